@@ -33,10 +33,10 @@ def add_speed(parts: Any) -> None:
         "  python -m benchmarks speed --parts update -- --position-encoder rnn\n"
         "  python -m benchmarks speed --encoders all --resume all.jsonl --json all.json --plot all.png\n"
         "  python -m benchmarks speed --parts update,generation --encoders rope,t5,alibi\n"
-        "options of a position encoder after -- make one contestant in place of FLOATER with an\n"
-        "update interval of 1 and of 8; other options of the model are given to fairseq's as well",
+        "options of a position encoder after -- replace FLOATER (update interval 1 and 8) by one\n"
+        "contestant; other options of the model also apply to fairseq's model",
         _run,
-        summary="update, translation, memory and solve beside fairseq's own Transformer, in one run",
+        summary="compares updates, translation, memory and solves with fairseq's Transformer, in one run",
         unknown="model_options",
     )
     # Only the options that were given reach `_run`: `--quick` has defaults of its own.
@@ -45,9 +45,9 @@ def add_speed(parts: Any) -> None:
         if option.metadata:
             parser.add_argument("--" + option.name.replace("_", "-"), **option.metadata)
     parser.add_argument(
-        "--quick", action="store_true", help="tiny settings: whether it runs, not how fast"
+        "--quick", action="store_true", help="tiny settings: test that it runs, not how fast"
     )
-    parser.add_argument("--plot", metavar="FILE", help="a figure as well: png, svg or pdf")
+    parser.add_argument("--plot", metavar="FILE", help="also draw a figure: png, svg or pdf")
 
 
 def add_gpu_check(parts: Any) -> None:
@@ -56,23 +56,23 @@ def add_gpu_check(parts: Any) -> None:
         "gpu-check",
         "CUDA_VISIBLE_DEVICES=0 bash scripts/gpu_check.sh",
         gpu_check.main,
-        summary="whether the plugin is right on a GPU, then how fast it is (scripts/gpu_check.sh)",
+        summary="tests the plugin on a GPU, then measures its speed (scripts/gpu_check.sh)",
         details="""
-On one GPU: versions; the contract of every encoder with models and tensors there; short trainings in
+On one GPU: versions; contract tests of every encoder; short trainings in
 float32, by --fp16, by --amp and in bf16; translations in two dtypes; every encoder's update, memory,
 kernels, translation and steps beside fairseq's Transformer (bfloat16, 25,000 tokens), and the flow's
-engines. What fails is noted and the rest goes on. Ends with gpu_check.tar.gz: logs, tables, figures,
-no weights. A second run repeats only what did not succeed.""",
+engines. If a step fails, the others still run. The result is gpu_check.tar.gz: logs, tables, figures,
+no weights. A second run repeats only the steps that did not succeed.""",
         json=False,
     )
     add = parser.add_argument
-    text = "where everything goes (default: work/gpu_check)"
+    text = "folder for all output (default: work/gpu_check)"
     add("--work", type=Path, default=Path("work/gpu_check"), metavar="DIR", help=text)
-    text = f"that are trained, with commas (default: {','.join(gpu_check.TRAINED)})"
+    text = f"encoders to train, separated by commas (default: {','.join(gpu_check.TRAINED)})"
     add("--encoders", type=encoder_names, metavar="NAMES", help=text)
-    text = "cpu: a rehearsal in small, whether this works; nothing about a GPU"
+    text = "cpu: a small rehearsal of the commands; it says nothing about a GPU"
     add("--device", choices=("cuda", "cpu"), default="cuda", help=text)
-    add("--dry-run", action="store_true", help="print every command, run none")
+    add("--dry-run", action="store_true", help="print the commands, do not run them")
 
 
 def _run(

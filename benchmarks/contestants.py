@@ -144,7 +144,7 @@ class Translator:
         steps = {len(one["tokens"]) for hypotheses in found for one in hypotheses}
         if steps != {self.settings.steps}:
             raise UserError(
-                f"{self.name} made hypotheses of {sorted(steps)} tokens where all must have "
+                f"{self.name} made hypotheses of {sorted(steps)} tokens, but all must have "
                 f"{self.settings.steps}: its scores are not finite in {self.settings.dtype}."
             )
 

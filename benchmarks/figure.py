@@ -22,7 +22,7 @@ def check_plot(settings: Settings, path: str | os.PathLike[str]) -> None:
     """Raise UsageError, before anything is measured, if nothing could be drawn."""
     checked_format(path)
     if not set(_DRAWN) & set(settings.parts):
-        raise UsageError(f"`--plot` draws one of the parts {', '.join(_DRAWN)}, but none is asked.")
+        raise UsageError(f"`--plot` draws the parts {', '.join(_DRAWN)}, but --parts has none.")
 
 
 def plot_benchmark(result: BenchmarkResult, path: str | os.PathLike[str]) -> None:

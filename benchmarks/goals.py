@@ -56,7 +56,7 @@ GOALS = (
     _translating(16, INT8, 0.40),
     _translating(64, FLOAT32, 0.65),
     Goal("an update, signals and rope", "update", 1.00, SIMPLE),
-    Goal("an update, others but cope", "update", 1.15, OTHERS),
+    Goal("an update, others except cope", "update", 1.15, OTHERS),
     Goal("memory, signals and rope", "memory", 1.00, SIMPLE),
     Goal("memory, all encoders", "memory", 1.25),
 )

@@ -181,7 +181,7 @@ def _finish(check: GpuCheck, done: dict[str, Any]) -> None:
     ]
     shares = {encoder: agreement(check.work, encoder) for encoder in check.encoders}
     lines += [
-        f"{encoder}: {share:.1%} of sentences translated alike in float32 and float16"
+        f"{encoder}: {share:.1%} of sentences have the same translation in float32 and float16"
         for encoder, share in shares.items()
         if share is not None
     ]
@@ -208,7 +208,7 @@ def _check_device(device: str) -> None:
 
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError(
-            "There is no GPU that torch sees: run this where `nvidia-smi` lists one and torch has CUDA "
+            "torch sees no GPU: run this where `nvidia-smi` lists one and torch is built with CUDA "
             "(docs/install.md), or rehearse with --device cpu."
         )
 

@@ -34,7 +34,7 @@ class Records:
         about = json.loads(json.dumps(about))
         if lines and (other := _differing(json.loads(lines[0]), about)):
             raise UsageError(
-                f"`--resume` {path} holds measurements under another {other}: name a new file, or "
+                f"`--resume` {path} holds measurements with another {other}: name a new file, or "
                 "remove this one."
             )
         self.rows = [json.loads(line) for line in lines[1:]]

@@ -30,7 +30,7 @@ def run_benchmark(settings: Settings) -> BenchmarkResult:
         UserError: an update or a translation failed.
     """
     if settings.device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("`--device` cuda needs a GPU that torch sees, but there is none.")
+        raise UsageError("`--device` cuda needs a GPU, but torch sees none.")
     threads = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     try:

@@ -94,7 +94,7 @@ class Settings:
 
     parts: Sequence[str] = _option(
         PARTS,
-        f"what to measure, of {', '.join(PARTS)}",
+        f"what to measure, from {', '.join(PARTS)}",
         f"all; with --encoders: {', '.join(COMPARED)}",
         nargs="+",
         action=_Listed,
@@ -108,7 +108,7 @@ class Settings:
     )
     encoders: Sequence[str] = _option(
         (),
-        "position encoders to compare, with commas, or all",
+        "position encoders to compare, separated by commas, or all",
         "FLOATER with an update interval of 1 and of 8",
         type=encoder_names,
         metavar="NAMES",
@@ -119,20 +119,20 @@ class Settings:
     )
     vocabulary: Sequence[int] = _number(
         (8192, 32768),
-        "entries of the one dictionary; an update has the last",
+        "entries of the joint dictionary; updates use the last number",
         "8192 32768",
         nargs="+",
     )
-    device: str = _option("cpu", "", "cuda, where torch sees a GPU", choices=DEVICES)
+    device: str = _option("cpu", "", "cuda if torch sees a GPU", choices=DEVICES)
     dtype: str = _option("float32", "not float32: GPU only", choices=DTYPES)
-    threads: int = _number(2, "of torch on the CPU")
-    rounds: int = _number(24, "turns of each", "24, or more")
-    together: int = _number(3, "models that take turns with fairseq's, and are held in memory")
-    batch_sizes: Sequence[int] = _number((1, 16, 64), "translated at once", "1 16 64", nargs="+")
-    beam: int = _number(4, "of the search")
+    threads: int = _number(2, "threads of torch on the CPU")
+    rounds: int = _number(24, "turns of each model", "24, or more")
+    together: int = _number(3, "models that are in memory at once and take turns with fairseq's")
+    batch_sizes: Sequence[int] = _number((1, 16, 64), "translations at once", "1 16 64", nargs="+")
+    beam: int = _number(4, "beam of the search")
     steps: int = _number(32, "tokens of a translation")
     step_positions: Sequence[int] = _number(
-        (32, 512, 1000), "where single steps are timed", "32 512 1000", nargs="+"
+        (32, 512, 1000), "positions where single steps are timed", "32 512 1000", nargs="+"
     )
     decoding_weights: Sequence[str] = _option(
         ("float32",),
@@ -145,7 +145,7 @@ class Settings:
     seed: int = _option(1, "", type=int, metavar="N")
     resume: str | None = _option(
         None,
-        "keep every measurement there, and do not repeat those that it holds",
+        "keep every measurement in FILE, and do not repeat those already there",
         "none",
         metavar="FILE",
     )
@@ -155,7 +155,7 @@ class Settings:
     growth_lengths: Sequence[int] = (64, 128, 256, 512, 1024, 2048, 4096)
     growth_from: int = 256
     checkpoint: str | None = _option(
-        None, "a trained model whose flows are solved as well", "none", metavar="FILE"
+        None, "a trained model, to solve its flows too", "none", metavar="FILE"
     )
     model_options: Sequence[str] = ()
 

@@ -152,8 +152,8 @@ class BenchmarkResult:
             f"seed {settings.seed}{f'; model options `{options}`' if options else ''}.",
             *self._rates(),
             f"Contestants, at most {settings.together} beside fairseq's, took turns in every round, "
-            "in an order drawn anew, on the same batch; a "
-            "ratio is of the same round, its median and quartiles are over rounds (K > 1: over "
+            "in a new random order, on the same batch; a "
+            "ratio is within one round, its median and quartiles are over rounds (K > 1: over "
             "blocks of rounds that hold whole cycles of solves).",
         ]
 

@@ -104,5 +104,5 @@ def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
 
 def _block_sums(values: Sequence[float], block: int) -> list[float]:
     if not values or len(values) % block:
-        raise ValueError(f"{len(values)} rounds are no whole blocks of {block}.")
+        raise ValueError(f"{len(values)} rounds cannot be split into blocks of {block}.")
     return [sum(values[i : i + block]) for i in range(0, len(values), block)]

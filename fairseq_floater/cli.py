@@ -89,7 +89,7 @@ def _check_behind(behind: Sequence[str], usage: argparse.ArgumentParser) -> None
     for word in behind:
         option = word.partition("=")[0]
         if option in usage._option_string_actions:
-            usage.error(f"`{option}` is no option of the model: write it before `--`, not behind")
+            usage.error(f"`{option}` is no option of the model: write it before `--`, not after it")
 
 
 def _show(result: Any, json_file: str | None) -> Any:
@@ -125,7 +125,7 @@ def _add(verb: str, verbs: Any) -> None:
 def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
     """Build the parser of one verb. For any other word, build one that lists all verbs with summaries."""
     parser = argparse.ArgumentParser(
-        prog="floater", description="Tools around the position encoders of fairseq_floater."
+        prog="floater", description="Tools for the position encoders of fairseq_floater."
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")

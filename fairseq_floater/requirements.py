@@ -73,7 +73,7 @@ def extras_named() -> Iterator[None]:
         if extra is None:
             raise
         raise UnsupportedError(
-            f"{error.name} is not installed: pip install 'fairseq_floater[{extra}]' brings it."
+            f"{error.name} is not installed: pip install 'fairseq_floater[{extra}]' installs it."
         ) from None
 
 

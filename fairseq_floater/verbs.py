@@ -93,7 +93,7 @@ VERBS = {
         "checkpoints.cli",
     ),
     "import-translation": Verb(
-        "a Marian of Hugging Face -> a fairseq checkpoint that translates as it does",
+        "a Marian of Hugging Face -> a fairseq checkpoint that gives the same translations",
         "checkpoints.cli",
     ),
     "warm-start": Verb(
@@ -131,7 +131,7 @@ VERBS = {
         "evaluation.understanding.cli",
     ),
     "squad": Verb(
-        "SQuAD 1.1 and 2.0: official files -> data of our task; answers -> official scores",
+        "SQuAD 1.1 and 2.0: official files -> data of this package's task; answers -> official scores",
         "evaluation.understanding.cli",
     ),
     "table": Verb(
@@ -143,7 +143,7 @@ VERBS = {
         "a comparison as one page that needs no network: tables, curves, positions, translations",
         "results.cli",
     ),
-    "benchmark": Verb("where the benchmarks are", "data.cli"),
+    "benchmark": Verb("how to run the benchmarks", "data.cli"),
 }
 
 

@@ -1,4 +1,4 @@
-"""A small byte-level BPE in GPT-2's files, for tests that cannot have GPT-2's own."""
+"""A small byte-level BPE in GPT-2's file format, for tests that do not have GPT-2's own files."""
 
 import json
 
@@ -9,7 +9,7 @@ Seven and eight and nine are fifteen and nine; the smaller number comes before t
 
 
 def write_gpt2(folder, merges=80):
-    """Write encoder.json and vocab.bpe into a new folder, which is returned."""
+    """Write encoder.json and vocab.bpe into a new folder; return the folder."""
     byte_level = tokenizers.pre_tokenizers.ByteLevel
     learned = tokenizers.Tokenizer(tokenizers.models.BPE())
     learned.pre_tokenizer = byte_level(add_prefix_space=False)

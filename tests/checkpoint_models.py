@@ -1,11 +1,11 @@
-"""The models of two checkpoints, compared as functions. Not a test file."""
+"""Load the models of checkpoints and compare their outputs. Not a test file."""
 
 import helpers
 import torch
 
 from fairseq_floater.checkpoints.reading import load_checkpoint
 
-# Of the report, which compares in float32; `difference` below compares the functions, to 1e-6.
+# Bound on a report's difference, which is in float32; `difference` below is in float64.
 ROUNDING = 5e-6
 
 

@@ -9,7 +9,7 @@ from scored_split import generated, text
 from fairseq_floater.cli import main
 
 LABELS = {"plain-a": 'sinusoid <script>alert(1)</script> & "it\'s"', "rope-b": "RoPE"}
-# System and seed -> after how many words its translations stop.
+# (system, seed): the number of words after which its translations stop.
 STOPS = {("plain-a", 1): 5, ("plain-a", 2): 6, ("rope-b", 1): 9, ("rope-b", 2): 30}
 LOG = """+ fairseq-train data --seed {seed}
 2026-11-22 | INFO | train | epoch 001 | loss 9 | wps 1000 | num_updates 7 | lr 0.1
@@ -20,7 +20,7 @@ LOG = """+ fairseq-train data --seed {seed}
 
 
 def make_run(folder, name, seed, split):
-    """A run's folder, its translations those of the test sets of ``split``."""
+    """Write a run's folder with translations of the test sets of ``split``."""
     folder.mkdir(parents=True)
     stop = STOPS[name, seed]
     for test in ("test", "test_short"):
@@ -44,21 +44,21 @@ def make_run(folder, name, seed, split):
 
 
 def labelled(*argv):
-    """The command line with the baseline and the labels of the systems."""
+    """Return the command line with the baseline and the systems' labels."""
     labels = [word for entry in LABELS.items() for word in ("--label", "=".join(entry))]
     return [*map(str, argv), "--baseline", "plain-a", *labels]
 
 
 @contextmanager
 def changed(path):
-    """The content of a JSON file, written back at the end."""
+    """Yield the content of a JSON file; write it back at the end."""
     content = json.loads(path.read_text())
     yield content
     path.write_text(json.dumps(content))
 
 
 class Page(HTMLParser):
-    """The tables of a page, as (attributes, text) of every cell; fails where tags are not well nested."""
+    """Read a page's tables as (attributes, text) of every cell; fail if its tags are not well nested."""
 
     VOID = {"meta", "link", "input", "img", "br"}
 
@@ -83,7 +83,7 @@ class Page(HTMLParser):
             self.tables[-1][-1].append((found, []))
 
     def handle_startendtag(self, tag, attrs):
-        """SVG's `<path/>`."""
+        """Ignore self-closing tags, such as SVG's `<path/>`."""
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -94,7 +94,7 @@ class Page(HTMLParser):
 
 
 def page_of(folder, sentences=2):
-    """The page that the command writes of a folder, without pictures."""
+    """Return the page that `floater page` writes for a folder, without pictures."""
     path = folder.with_suffix(".html")
     argv = ["page", str(folder), str(path), "--no-pictures", "--sentences", str(sentences)]
     assert main(argv) == 0

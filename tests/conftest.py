@@ -1,4 +1,4 @@
-"""One thread a process: small matrices gain nothing from more, and sums keep their order."""
+"""One thread per process: small matrices gain nothing from more, and sums keep their order."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import torch
 
 torch.set_num_threads(1)
 
-# The files that take longest, in order: begun last, one of them would run alone at the end.
+# The slowest files, slowest first. If they started last, one of them would run alone at the end.
 LONGEST = (
     *("test_contract", "test_kept_tables", "test_precision", "test_fairseq_compat"),
     *("test_fairseq_options", "test_integration", "test_integration_training"),
@@ -33,9 +33,9 @@ _CHOICES = {}
 
 @pytest.fixture()
 def measured_once(monkeypatch):
-    """Measure equal flows for an engine once: hundreds of tests begin with the same few.
+    """Choose an engine only once for equal flows: hundreds of tests start with the same few.
 
-    A choice is a function of all that the key holds; tests/ode measures anew.
+    The key holds everything that the choice depends on. tests/ode does not use this fixture.
     """
     from fairseq_floater.ode import flow_solver
 
@@ -76,7 +76,7 @@ def _counted(request):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Print what tests counted."""
+    """Print the tables of what the tests counted."""
     if not config.getoption("--tables"):
         return
     failures = [r for kind in ("failed", "error") for r in terminalreporter.getreports(kind)]

@@ -1,8 +1,8 @@
-"""The encoders, and forms of them, that the contract walks. Not a test file."""
+"""The encoders, and variants of them, that tests/contract covers. Not a test file."""
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 
-# Forms of an encoder that the contract walks too, by names that begin with their target.
+# Further variants of an encoder. Their names begin with their position target.
 FORMS = {
     "relative-xl": {"floater_relative": "xl"},
     "hidden-block": {"floater_theta": "block", "floater_autonomous": True},
@@ -23,5 +23,5 @@ CASES = [
 
 
 def options_of(target):
-    """The options that a case's target stands for, by ``dest``."""
+    """Return the options, by ``dest``, of a target or of a variant in :data:`FORMS`."""
     return {"position_target": target and target.partition("-")[0], **FORMS.get(target, {})}

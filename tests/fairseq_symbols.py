@@ -1,9 +1,9 @@
-"""Every name of fairseq that the package uses: what another source of fairseq must have.
+"""List every name of fairseq that the package uses; another source of fairseq must have them all.
 
-    python tests/fairseq_symbols.py     # one name a line; ends with 1 where the installed fairseq lacks one
+    python tests/fairseq_symbols.py     # one name a line; exit code 1 if the installed fairseq lacks one
 
-Names are those that the package imports, attributes of imported modules, and the methods of fairseq's
-classes that the package's classes override.
+The names are imports, attributes of imported modules, and the methods of fairseq's classes that the
+package's classes override.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""A launcher that trains nothing, for the order of a run's steps. Not a test file."""
+"""A launcher that trains nothing, for tests of the order of a run's steps. Not a test file."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from fairseq_floater.experiments.launch import CommandError, Launcher
 
 
 class FakeLauncher(Launcher):
-    """Make what each command would leave; ``fails`` names the step that fails."""
+    """Write the files that each command would write; ``fails`` names the step that fails."""
 
     def __init__(self, fails=None):
         super().__init__()
@@ -40,7 +40,7 @@ class FakeLauncher(Launcher):
 
 
 def _step(words):
-    """``train floater-all-qkv``, ``warm-start``, ``generate test1``, ``prepare``, ..."""
+    """Return a command's step: ``train floater-all-qkv``, ``warm-start``, ``generate test1``, ..."""
     if words[0] == "bash":
         return Path(words[1]).name
     if words[2] == "fairseq_floater":

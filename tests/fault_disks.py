@@ -1,4 +1,4 @@
-"""Disks that fill up, lock or vanish: real file systems, for a test, where this machine lets us mount any."""
+"""File systems that fill up, become read-only or vanish, for machines where a test may mount any."""
 
 import contextlib
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 
 def mount(*words):
-    """`mount WORDS`; skips the test where this machine does not let us."""
+    """Run `mount WORDS`; skip the test if mounting is not allowed."""
     done = subprocess.run(["mount", *map(str, words)], capture_output=True, text=True)
     if done.returncode != 0:
         pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
@@ -19,13 +19,13 @@ def remount(folder, options):
 
 
 def unmount(folder):
-    """Lazily: also where a process still has a file open there."""
+    """Unmount lazily, which works even if a process still has a file open there."""
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @contextlib.contextmanager
 def small_disk(folder, size):
-    """A file system of ``size`` bytes at ``folder``; ``remount(folder, "size=..")`` makes room."""
+    """Mount a file system of ``size`` bytes at ``folder``; ``remount(folder, "size=..")`` makes room."""
     mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder)
     try:
         yield
@@ -35,7 +35,7 @@ def small_disk(folder, size):
 
 @contextlib.contextmanager
 def immutable(folder):
-    """A folder that takes no new file: what `remount,ro` cannot do while files are open there."""
+    """Make a folder take no new file; `remount,ro` fails while files are open there."""
     done = subprocess.run(["chattr", "+i", str(folder)], capture_output=True, text=True)
     if done.returncode != 0:
         pytest.skip(f"chattr +i does not work here: {done.stderr.strip()}")
@@ -47,14 +47,14 @@ def immutable(folder):
 
 @contextlib.contextmanager
 def losable(folder, disk):
-    """``disk`` mounted at ``folder``, and below it next to nothing, read-only: ``unmount`` loses it."""
+    """Mount ``disk`` at ``folder``, over a read-only empty file system; ``unmount`` makes it vanish."""
     disk.mkdir(exist_ok=True)
     mount("-t", "tmpfs", "-o", "ro,size=32m", "tmpfs", folder)
     try:
         mount("--bind", disk, folder)
         yield
     finally:
-        # Not Path.is_mount, which misses a folder bound to another of the same file system.
+        # Path.is_mount misses a folder that is bound to another of the same file system.
         for line in Path("/proc/self/mounts").read_text().splitlines():
             if line.split()[1] == str(folder):
                 unmount(folder)

@@ -26,8 +26,7 @@ _PLOT += ("--json", "out/positions.json")
 _NUMBERS = (*FLOATER, "numbers", "out/raw", "--force", "--train", "2000")
 _TABLE = (*FLOATER, "table", "in/results", "--figure", "out/scores.png", "--json", "out/table.json")
 _PROTOCOL = ("bash", ROOT / "scripts" / "protocol.sh", "in/tiny.yaml", "--encoder", "floater")
-# fairseq writes these by plain copying; the rest is checked like any other result.
-# The record of a run changes while it runs.
+# Not checked after a kill: fairseq copies checkpoints in place, and a run's record changes.
 _COPIED = ("checkpoint_best.pt", "checkpoint_last.pt", "run.json")
 
 TOOLS = {
@@ -90,7 +89,7 @@ TOOLS = {
 
 
 def make_inputs(folder):
-    """Everything that the tools above read."""
+    """Write everything that the tools above read; return ``folder``."""
     raw = folder / "raw"
     sizes = ("--train", 400, "--valid", 30, "--test", 20, "--test-long", 60)
     floater("numbers", raw, *sizes)
@@ -120,7 +119,7 @@ def make_inputs(folder):
 
 
 def _write_hypotheses(path, references, seed):
-    """References with every third word lost."""
+    """Write the references with about 30 % of their words dropped."""
     words = random.Random(seed)
     lines = references.read_text().splitlines()
     kept = (" ".join(w for w in line.split() if words.random() > 0.3) for line in lines)
@@ -128,7 +127,7 @@ def _write_hypotheses(path, references, seed):
 
 
 def _tiny(name, epochs):
-    """A configuration cut down to seconds."""
+    """Return a configuration that trains in seconds."""
     settings = yaml.safe_load((ROOT / "configs" / name).read_text())
     settings["data"]["numbers"].update({"train": 400, "valid": 30, "test": 12, "test-long": 10})
     settings["data"]["vocab"] = 130

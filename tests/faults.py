@@ -1,8 +1,8 @@
-"""Commands disturbed on purpose: killed at random moments, or their disk taken away (`fault_disks.py`).
+"""Kill commands at random moments, or take away their disk (`fault_disks.py`), and check the outcome.
 
 Not a test file: `test_faults.py` and `test_faults_disk.py` use it. Nothing is mocked. A command runs in
-a folder of its own, reads ``in`` and writes ``out``; it is started in a process group that gets the
-signal, and what it left is compared with what it leaves when nobody disturbs it.
+its own folder, reads ``in`` and writes ``out``. Its process group gets the signal. What it left is
+compared with what it leaves when nobody disturbs it.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from toy import environment
 from fairseq_floater.checkpoints.reading import load_checkpoint
 
 FLOATER = (sys.executable, "-m", "fairseq_floater")
-# Kills without a finished run between them: what one leaves is met by the next.
+# Kills in a row, without a finished run between them: a run starts from what the last kill left.
 IN_A_ROW = 3
 LONGEST_RUN = 900  # seconds; a command that hangs fails its test
 PASSING = ("*.log", "*.part", "*.tmp", "*.lock", "stopped", "failed")
@@ -35,12 +35,12 @@ PASSING = ("*.log", "*.part", "*.tmp", "*.lock", "stopped", "failed")
 
 @dataclass(frozen=True)
 class Tool:
-    """A command that is to be disturbed, in words relative to the folder it runs in.
+    """A command to disturb, in words relative to the folder it runs in.
 
-    ``older``: words of an earlier run under the same names, with another result, which stands before
-    every second kill. ``seal``: the file of ``out`` that says that all others are there. ``copied``:
-    what fairseq writes by plain copying, so that it may be half there until the next start. ``varies``:
-    JSON with seconds in it, SVG with dates. ``writing``: files whose growth is awaited before a kill.
+    ``older``: words of an earlier run with another result, which precedes every second row of kills.
+    ``seal``: the file of ``out`` that says that all others are there. ``copied``: files that may be
+    incomplete until the next start. ``varies``: files with seconds or dates, whose content is not compared.
+    ``writing``: pattern of the files whose growth is awaited before a kill.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Tool:
 
     @property
     def title(self):
-        """Its name in a table."""
+        """The command's name in a table."""
         return f"`scripts/{self.name}`" if self.name.endswith(".sh") else f"`floater {self.name}`"
 
 
@@ -61,7 +61,7 @@ class Tool:
 
 
 def fingerprint(path, varies=()):
-    """A checksum: of a checkpoint's tensors, of other files' bytes. A file that is broken raises."""
+    """Return a checksum of a checkpoint's tensors or another file's bytes. A broken file raises an error."""
     if path.suffix == ".pt":
         state = load_checkpoint(path)
         tensors = {"model": state["model"], "optimizer": state.get("last_optimizer_state")}
@@ -91,7 +91,7 @@ def _digest(value, digest):
 
 
 def contents(folder, tool, *, hidden=False):
-    """{name: fingerprint} of what lies below ``out``; what only passes through is left out."""
+    """Return {name: fingerprint} of the files below ``out``, without temporary ones (:data:`PASSING`)."""
     out = folder / "out"
     found = {}
     for path in sorted(p for p in out.rglob("*") if p.is_file()):
@@ -104,7 +104,7 @@ def contents(folder, tool, *, hidden=False):
 
 
 def names(folder):
-    """Every file below ``out`` but logs and locks, hidden ones too: what an interruption may leave lying."""
+    """Return the names of all files below ``out``, hidden ones too, except logs and locks."""
     out = folder / "out"
     found = {str(p.relative_to(out)) for p in out.rglob("*") if not p.is_dir()}
     return {name for name in found if not fnmatch(name, "*.log") and not fnmatch(name, "*.lock")}
@@ -117,12 +117,12 @@ SHORT = tempfile.TemporaryDirectory(prefix="faults")
 
 
 def start(tool, folder, words=None):
-    """The command in a process group of its own, its messages in ``messages`` beside ``out``."""
+    """Start the command in its own process group; its messages go to ``messages`` beside ``out``."""
     with (folder / "messages").open("ab") as messages:
         return subprocess.Popen(
             [str(word) for word in words or tool.words],
             cwd=folder,
-            # A killed script leaves its temporary files lying.
+            # A killed script leaves its temporary files behind.
             env=environment(TMPDIR=str((folder / "tmp").resolve())),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -132,7 +132,7 @@ def start(tool, folder, words=None):
 
 
 def ended(process, timeout=LONGEST_RUN):
-    """Wait for a command and all that it started; returns its exit code."""
+    """Wait for a command, then kill what is left of its process group; return its exit code."""
     try:
         return process.wait(timeout=timeout)
     finally:
@@ -142,14 +142,14 @@ def ended(process, timeout=LONGEST_RUN):
 
 
 def finish(tool, folder, words=None):
-    """Run to the end, which must be a good one."""
+    """Run the command to its end; it must succeed."""
     code = ended(start(tool, folder, words))
     messages = (folder / "messages").read_text(errors="replace")
     assert code == 0, f"{tool.name}: exit code {code} in {folder}\n{messages[-3000:]}"
 
 
 def fresh(place, inputs):
-    """A new folder to run in."""
+    """Make a new folder to run in, in place of an older one."""
     shutil.rmtree(place, ignore_errors=True)
     (place / "out").mkdir(parents=True)
     # The path of a socket has at most 107 characters, which a folder of pytest-xdist exceeds.
@@ -159,7 +159,7 @@ def fresh(place, inputs):
 
 
 def sizes(folder, pattern):
-    """(size, time) of the files of ``out`` whose names match, or of all."""
+    """Return (size, modification time) of the files of ``out`` that match ``pattern``; "" matches all."""
     found = {}
     for parent, _, files in os.walk(folder / "out"):
         for name in files:
@@ -171,7 +171,7 @@ def sizes(folder, pattern):
 
 
 def await_change(process, folder, pattern):
-    """Return as soon as the command has changed a file, or has ended."""
+    """Return as soon as the command has changed a file or has ended."""
     before = sizes(folder, pattern)
     while process.poll() is None and sizes(folder, pattern) == before:
         time.sleep(0.0005)
@@ -182,7 +182,7 @@ def await_change(process, folder, pattern):
 
 @dataclass
 class Undisturbed:
-    """What a tool leaves, how long it takes, and how long it is writing."""
+    """What an undisturbed tool leaves, how long it takes, and how long after its first write."""
 
     contents: dict
     names: set
@@ -209,15 +209,15 @@ def undisturbed(tool, place, inputs):
 
 
 def kill_once(tool, folder, whole, number, moment):
-    """One run with a signal at a random moment; returns the signal that met it alive, or None."""
+    """Signal one run at ``moment`` (0 to 1); return the signal, or None if the run had ended before."""
     which = signal.SIGKILL if number % 2 else signal.SIGTERM
     if tool.writing:
-        moment *= 0.6  # a script goes on where it was: what is left is shorter
+        moment *= 0.6  # a script resumes, so that its rest is shorter
     process = start(tool, folder)
     if number % 4 < 2:
         _pass(process, moment * whole.seconds)
     elif tool.writing:
-        # A run of many writings: anywhere in it, then into the next writing.
+        # A run that writes often: wait for any moment in it, then for the next write.
         _pass(process, moment * whole.seconds)
         await_change(process, folder, tool.writing)
         _pass(process, 0.02 * moment)
@@ -233,13 +233,13 @@ def kill_once(tool, folder, whole, number, moment):
 
 
 def _pass(process, seconds):
-    """Wait; no longer than the command runs, which may have been measured on a busier machine."""
+    """Wait for ``seconds``, or until the command ends."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
 
 
 def check_nothing_half(tool, folder, whole):
-    """Every result is absent, the old one, or whole."""
+    """Check that every result is absent, the old one, or complete."""
     out = folder / "out"
     for path in sorted(p for p in out.rglob("*") if p.is_file()):
         name = str(path.relative_to(out))
@@ -259,7 +259,7 @@ def _visible(found):
 
 
 def check_the_same(tool, folder, whole):
-    """The restarted command has left what the undisturbed one leaves, and nothing else."""
+    """Check that the restarted command has left what the undisturbed one leaves, and nothing else."""
     found = contents(folder, tool, hidden=True)
     different = [n for n in whole.contents if found.get(n) != whole.contents[n]]
     assert not different, f"{tool.name}: {different} in {folder}"
@@ -268,7 +268,7 @@ def check_the_same(tool, folder, whole):
 
 
 def kill_and_restart(tool, place, inputs, kills, seed=1):
-    """Kill ``kills`` times, in rows of :data:`IN_A_ROW`, and restart; returns {signal: kills}."""
+    """Kill ``kills`` times and restart after each row of :data:`IN_A_ROW`; return {signal: kills}."""
     whole = undisturbed(tool, place / "whole", inputs)
     moments = random.Random(seed)
     counts = {signal.SIGKILL: 0, signal.SIGTERM: 0}
@@ -279,7 +279,7 @@ def kill_and_restart(tool, place, inputs, kills, seed=1):
             finish(tool, folder, tool.older)
         rows += 1
         for _ in range(min(IN_A_ROW, kills - done)):
-            # Spread over the run: one moment in each of so many equal parts, in a random order.
+            # One random moment in each of 16 equal parts of the run; the parts come in mixed order.
             moment = (tried * 7 % 16 + moments.random()) / 16
             met = kill_once(tool, folder, whole, tried, moment)
             tried += 1

@@ -1,4 +1,4 @@
-"""Small flows, with a known solution or drawn at random, solved and differentiated. Not a test file."""
+"""Small flows with a known solution or random parameters, their values and gradients. Not a test file."""
 
 import torch
 from torch import nn
@@ -73,7 +73,7 @@ def weak_flow(dim=6, rows=(3, 2)):
 
 
 def values_and_gradient(dynamics, p0, weights, **options):
-    """Of <weights, values>, with respect to everything, as one vector."""
+    """Return the values, and the gradient of <weights, values> by p0 and all parameters as one vector."""
     values = solve(dynamics, p0, TIMES, **options)
     inputs = [p0, *dynamics.parameters()]
     gradients = torch.autograd.grad(values, inputs, weights.to(values))

@@ -1,4 +1,4 @@
-"""What holds for every encoder under every option, as one line of a test. Not a test file."""
+"""Assertions that hold for every encoder under every option. Not a test file."""
 
 import math
 
@@ -8,23 +8,23 @@ import torch
 
 
 def assert_padding_moves_nothing(model, source, target_in, tolerance=h.TOLERANCE):
-    """A sentence alone is the sentence in a padded batch."""
+    """Check that a sentence alone scores as it does in a padded batch."""
     for s, t, row in zip(source, target_in, h.log_probs(model, source, target_in)):
         alone = h.log_probs(model, s[s.ne(h.PAD)][None], t[t.ne(h.PAD)][None])[0]
         assert h.difference(row[t.ne(h.PAD)], alone) <= tolerance
 
 
 def assert_steps_equal_one_pass(model, source, target_in, tolerance=h.TOLERANCE):
-    """Decoding is teacher forcing."""
+    """Check that step-by-step decoding gives the log-probabilities of teacher forcing."""
     real = target_in.ne(h.PAD)
     full, steps = (run(model, source, target_in) for run in (h.log_probs, h.stepwise_log_probs))
     assert h.difference(full[real], steps[real]) <= tolerance
 
 
 def assert_beams_keep_their_sentence(model, beam, left=True):
-    """Beams of one sentence change places; later a whole sentence is finished and leaves.
+    """Check decoding while a sentence's beams change places and, later, a whole sentence leaves.
 
-    With ``beam`` 1 each beam has a source of its own, with 2 both of a sentence share one.
+    With ``beam`` 1 each beam has its own source; with 2 the two beams of a sentence share one.
     """
     sentences = h.source_batch(left)
     source = sentences.repeat_interleave(2, dim=0)
@@ -48,7 +48,7 @@ def assert_same_hypotheses(actual, expected, tolerance=h.TOLERANCE):
 
 
 def assert_ensembles_score_as_one_pass(models):
-    """A sentence's hypotheses do not depend on its batch, and scores are those of one pass."""
+    """Check that hypotheses do not depend on the batch, and that their scores are those of one pass."""
     source = h.source_batch(lengths=(7, 11, 4))
     together = h.generated(models, source, 10)
     for i, row in enumerate(source):
@@ -61,7 +61,7 @@ def assert_ensembles_score_as_one_pass(models):
 
 
 def assert_same_gradients(model, expected):
-    """Loss and gradients of ``expected``, under one seed; ``model`` may have further parameters."""
+    """Check for the loss and gradients of ``expected`` under one seed; ``model`` may have more parameters."""
     (loss, actual), (expected_loss, gradient) = h.gradients(model), h.gradients(expected)
     assert loss == pytest.approx(expected_loss, abs=1e-6)
     assert all(h.difference(actual[name], gradient[name]) <= 1e-6 for name in gradient)

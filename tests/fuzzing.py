@@ -1,7 +1,7 @@
-"""What the fuzz tests share: how many inputs they try, how they spoil a good one, what may come of it.
+"""Shared by the fuzz tests: the number of inputs, the edits of a good input, the allowed outcomes.
 
-Not a test file. `FLOATER_FUZZ_EXAMPLES=N` makes about N inputs over all targets, at random; without it the
-few thousand of a normal run are the same every time. `--tables` says how many each target got (`tally.py`).
+Not a test file. `FLOATER_FUZZ_EXAMPLES=N` makes about N random inputs over all targets. Without it, the few
+thousand of a normal run are the same every time. `--tables` prints how many each target got (`tally.py`).
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from fairseq_floater.errors import one_line
 
 ASKED = "FLOATER_FUZZ_EXAMPLES" in os.environ
 TOTAL = int(os.environ.get("FLOATER_FUZZ_EXAMPLES", 2_000))
-# Seconds of this process's own that one input may take, however busy the machine is; most take 0.01.
+# Limit of CPU seconds for one input; most take 0.01.
 MOST_SECONDS = 10
 
 
 def inputs(target, share, *examples, **strategies):
-    """Run a test on its share (of 1,000) of the inputs, counted as ``target``'s.
+    """Run a test on ``share`` thousandths of the inputs, counted for ``target``.
 
     The test returns whether its input was accepted. ``examples`` are decorators that add fixed inputs.
     """
@@ -75,7 +75,7 @@ EDITS = st.lists(
 
 
 def spoilt(data, edits):
-    """``data`` after every edit: (kind, a place, another place, odd bytes)."""
+    """Return ``data`` after every edit: (kind, a place, another place, odd bytes)."""
     for kind, first, second, odd in edits:
         lines = data.split(b"\n")
         i, j = first % len(lines), second % len(lines)
@@ -86,7 +86,7 @@ def spoilt(data, edits):
             lines.insert(j, lines[i])
         elif kind == "swap":
             lines[i], lines[j] = lines[j], lines[i]
-        elif kind == "number":  # or a word: one of those between tabs, spaces and the like
+        elif kind == "number":  # replaces a word between tabs or spaces
             words = lines[i].replace(b"\t", b" \t ").split(b" ")
             words[second % len(words)] = odd
             lines[i] = b" ".join(words).replace(b" \t ", b"\t")
@@ -104,11 +104,11 @@ def spoilt(data, edits):
     return data
 
 
-# What may come of an input.
+# Allowed outcomes of an input.
 
 
 def call(*words):
-    """`floater WORDS` in this process: (exit code, stdout, stderr). Anything but an exit passes through."""
+    """Run `floater WORDS` in this process: (exit code, stdout, stderr). Other exceptions pass through."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -119,7 +119,7 @@ def call(*words):
 
 
 def accepted(*words, names=()):
-    """Whether `floater WORDS` succeeds; else it must say why in one sentence that has one of ``names``."""
+    """Return whether `floater WORDS` succeeds; if not, check for one sentence that has one of ``names``."""
     code, _, err = call(*words)
     assert "Traceback" not in err
     if code == 0:
@@ -134,7 +134,7 @@ def accepted(*words, names=()):
 
 
 def unrefused(function, *args, names=(), **options):
-    """Whether a function takes its input; else its error must be a user's, and a sentence."""
+    """Return whether a function takes its input; if not, check for a user's error in one sentence."""
     try:
         function(*args, **options)
     except USER_ERRORS as error:
@@ -145,7 +145,7 @@ def unrefused(function, *args, names=(), **options):
 
 
 def check_sentence(text, names=()):
-    """One of ``names`` stands in it, it ends, and it is no novel."""
+    """Check that ``text`` ends like a sentence, is short, and has one of ``names``."""
     assert text.endswith((".", "?", "!", ")")), text
     assert len(text) < 1500, text
     assert not names or any(str(name) in text for name in names), text

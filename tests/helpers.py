@@ -32,12 +32,12 @@ def parametrised(cases):
 
 
 every_case = parametrised(CASES)
-# For what a table of all blocks shows of that of the first one, too.
+# For tests in which the case "all" covers the case "input" too.
 every_encoder = parametrised([case for case in CASES if case[1] == "all"])
 every_signal_case = parametrised([case for case in CASES if case[2].startswith(("qkv", "hidden"))])
 every_stage = parametrised([case for case in CASES if case[2] == "stage"])
 every_target = pytest.mark.parametrize("target", ["qkv", "hidden"])
-TOLERANCE = 2e-5  # of log-probabilities, where two ways must agree
+TOLERANCE = 2e-5  # of log-probabilities that two ways of computing must agree on
 
 
 def dictionary():
@@ -55,7 +55,7 @@ def task():
 def build(
     encoder=None, blocks="all", target="hidden", arch="floater_transformer_tiny", seed=0, **args
 ):
-    """A model through fairseq's registries; without ``encoder``, whatever ``arch`` says."""
+    """Build a model through fairseq's registries; without ``encoder``, ``arch`` decides its positions."""
     if encoder is not None:
         args = {
             **options_of(target),
@@ -73,12 +73,12 @@ def plain(seed=0, **args):
 
 
 def visible(encoder, blocks="all", target="hidden", **args):
-    """A model in evaluation whose positions have a size that nobody can overlook."""
+    """Return a model in eval mode whose positions are large enough to show in its output."""
     return randomise_positions(build(encoder, blocks, target, **args)).eval()
 
 
 def stacks(model):
-    """Those of a translation model, or the one of a RoBERTa."""
+    """Return the encoder and decoder of a translation model, or the encoder of a RoBERTa."""
     if hasattr(model, "decoder"):
         return model.encoder, model.decoder
     return (model.encoder.sentence_encoder,)
@@ -95,7 +95,7 @@ def signals(model):
 
 
 def parts(stack, name):
-    """What the blocks of ``stack`` own of the signal ``stack.<name>``."""
+    """Return the modules that the blocks of ``stack`` own for the signal ``stack.<name>``."""
     return [getattr(b, name) for b in stack.layers.children() if getattr(b, name) is not None]
 
 
@@ -108,7 +108,7 @@ def tables(model, rows=12, dtype=torch.float32):
 
 
 def position_modules(model):
-    """Signals, and what the blocks own of them."""
+    """Return all signals and the modules that the blocks own for them."""
     found = []
     for stack, name, signal in signals(model):
         found += [signal, *parts(stack, name)]
@@ -120,9 +120,9 @@ def position_parameters(model):
 
 
 def randomise_positions(model, seed=1):
-    """Fill what encoders learn with values about as large as the token embeddings.
+    """Set position parameters to random values about as large as the token embeddings.
 
-    A signal's square weights stay small, so that a flow of 700 tokens stays finite.
+    A flow's matrices stay small, so that a flow of 700 tokens stays finite.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -135,10 +135,10 @@ def randomise_positions(model, seed=1):
                 if of_flow and parameter.dim() > 1:
                     std = 0.03
                 elif isinstance(module, TokenRecurrence):
-                    std = 0.125  # above it, twelve steps of such a recurrence amplify rounding
+                    std = 0.125  # with more, twelve steps of such a recurrence amplify rounding
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
                 if isinstance(module, KerplePositions):
-                    parameter.abs_()  # a kernel's numbers are positive; below, no gradient leads out
+                    parameter.abs_()  # a kernel's parameters are positive; outside, some gradients are 0
     return model
 
 
@@ -190,9 +190,9 @@ def log_probs(model, source, target_in):
 
 @torch.no_grad()
 def stepwise_log_probs(model, source, target_in, orders=None, beam=1):
-    """The same step by step with the cache; before step t, rows are taken in ``orders[t]``.
+    """Return the log-probabilities of decoding step by step with the cache.
 
-    With ``beam`` > 1 each sentence of ``source`` gets that many copies, as in a search.
+    Before step t the rows are reordered by ``orders[t]``. Each source gets ``beam`` copies, as in a search.
     """
     encoder_out = model.encoder(source, src_lengths=source.ne(PAD).sum(1))
     if beam > 1:
@@ -214,7 +214,7 @@ def stepwise_log_probs(model, source, target_in, orders=None, beam=1):
 
 
 def loss_of(model, source=None, target_in=None):
-    """A loss over a padded batch, every real target token weighing the same."""
+    """Return a loss over a padded batch in which every target token but padding weighs the same."""
     source = source_batch() if source is None else source
     target_in = target_batch() if target_in is None else target_in
     real = target_in.ne(PAD)
@@ -229,7 +229,7 @@ def loss_of(model, source=None, target_in=None):
 
 
 def gradients(model, seed=0):
-    """Loss, and the gradient of every parameter, of one training step under ``seed``."""
+    """Return the loss, and {name: gradient}, of one training step under ``seed``."""
     model.zero_grad()
     torch.manual_seed(seed)
     loss = loss_of(model.train())
@@ -238,13 +238,13 @@ def gradients(model, seed=0):
 
 
 def fast(model):
-    """As fairseq-generate prepares a model."""
+    """Prepare a model as fairseq-generate does."""
     model.make_generation_fast_()
     return model
 
 
 def generated(models, source, longest=25):
-    """The four best hypotheses of every sentence, one after the other."""
+    """Return the four best hypotheses of every sentence in one list."""
     generator = SequenceGenerator(models, dictionary(), beam_size=4, max_len_b=longest)
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(PAD).sum(1)}}
     with torch.no_grad():
@@ -259,7 +259,7 @@ def difference(a, b):
 
 
 def save_donor(path, *, arch="transformer_tiny", data=None, seed=3, **options):
-    """A checkpoint as fairseq's trainer writes it, of an untrained model."""
+    """Write a checkpoint of an untrained model as fairseq's trainer does; return its path."""
     model = build(arch=arch, seed=seed, **options)
     args = Namespace(arch=arch, **options)
     ARCH_CONFIG_REGISTRY[arch](args)
@@ -288,7 +288,7 @@ def save_state(path, model, args, task, **cfg):
 
 
 def save_model(path, encoder="floater", blocks="all", target=None, change=None, **options):
-    """A checkpoint of a model with positions; ``change`` edits its parameters in place."""
+    """Write a checkpoint of a model with positions; ``change`` edits its parameters in place."""
     options |= {"position_encoder": encoder, "position_blocks": blocks, "position_target": target}
     save_donor(path, arch=TINY, **options)
     state = torch.load(path, weights_only=True)

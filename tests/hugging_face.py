@@ -1,7 +1,7 @@
-"""Small RoBERTas and BERTs of Hugging Face's, made with transformers, and how tests compare them.
+"""Small RoBERTas and BERTs made with Hugging Face's transformers, and how tests compare them.
 
 `python tests/hugging_face.py` makes tests/stored/hugging_face.tar.xz: a RoBERTa as transformers saves it,
-and what transformers computes with it, for where transformers is not installed.
+and its logits, for tests where transformers is not installed.
 """
 
 import json
@@ -32,12 +32,12 @@ OF_BERT = dict(zip(("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"), FAIRSEQ))
 
 
 def gpt2_numbers():
-    """Stands for GPT-2's encoder.json, whose order is not RoBERTa's."""
+    """Return a stand-in for GPT-2's encoder.json, whose order is not RoBERTa's."""
     return {f"Ġw{i}": (7 * i + 3) % WORDS for i in range(WORDS)}
 
 
 def make(kind, head=True, seed=0, **config):
-    """A model of transformers with parameters that all matter; ``kind`` is roberta or bert."""
+    """Return a transformers model in which every parameter matters; ``kind`` is roberta or bert."""
     module = transformers_module(f"{kind}.modeling_{kind}")
     name = {"roberta": "Roberta", "bert": "Bert"}[kind]
     special = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "layer_norm_eps": 1e-5}
@@ -57,7 +57,7 @@ def make(kind, head=True, seed=0, **config):
 
 
 def save(model, folder, kind):
-    """What a download of the model holds, with GPT-2's encoder.json beside it."""
+    """Write the files of a downloaded model; a RoBERTa gets GPT-2's encoder.json too."""
     model.save_pretrained(folder)
     return add_vocabulary(folder, kind)
 
@@ -73,7 +73,7 @@ def add_vocabulary(folder, kind):
 
 
 def tokens(kind, lengths=(LONGEST, 5, 11)):
-    """Numbers of the tokens in Hugging Face's model, padded: [B, T]."""
+    """Return token ids of Hugging Face's model, padded: [B, T], and the id of padding."""
     vocabulary = ROBERTA if kind == "roberta" else BERT
     names = FAIRSEQ if kind == "roberta" else tuple(OF_BERT)
     begin, pad, end, unknown, mask = map(vocabulary.index, names)
@@ -88,13 +88,13 @@ def tokens(kind, lengths=(LONGEST, 5, 11)):
 
 @torch.no_grad()
 def outputs(model, batch, pad):
-    """What transformers computes for every token that is no padding: logits, or features."""
+    """Return transformers' logits, or features without a head, of every token but padding."""
     found = model(batch, attention_mask=batch.ne(pad).long())
     return (found.logits if "logits" in found else found.last_hidden_state)[batch.ne(pad)]
 
 
 def load(path):
-    """The imported model and its dictionary, through fairseq's own door."""
+    """Load an imported model and its dictionary with fairseq."""
     models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)])
     return models[0].eval(), task.source_dictionary
 
@@ -107,7 +107,7 @@ def name_in_fairseq(kind, token):
 
 @torch.no_grad()
 def fairseq_outputs(path, kind, batch, pad, head=True):
-    """The same of the imported model; columns of logits in Hugging Face's order."""
+    """Return the same for the imported model, with columns of logits in Hugging Face's order."""
     model, dictionary = load(path)
     vocabulary = ROBERTA if kind == "roberta" else BERT
     numbers = torch.tensor([dictionary.index(name_in_fairseq(kind, t)) for t in vocabulary])
@@ -117,7 +117,7 @@ def fairseq_outputs(path, kind, batch, pad, head=True):
 
 
 def main():
-    """Store a RoBERTa of another seed than any test's, and its logits."""
+    """Store a RoBERTa with a seed that no test uses, and its logits."""
     batch, pad = tokens("roberta")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "hugging_face"

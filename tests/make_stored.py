@@ -93,7 +93,7 @@ MASKED = (
 
 
 def sentence(length: int, number: int) -> list[int]:
-    """Fixed words and the end symbol, as a dictionary's numbers; no random numbers, which change."""
+    """Return fixed word ids and the end symbol; random numbers would change with torch's version."""
     words = [FIRST_WORD + (5 * i * i + 3 * i + 7 * number) % len(WORDS) for i in range(length - 1)]
     return [*words, EOS]
 
@@ -109,7 +109,7 @@ def batch(lengths: tuple[int, ...], first: int, left: bool) -> torch.Tensor:
 
 
 def packed(case: str) -> Path:
-    """What fairseq wrote, packed by xz: most of it is names."""
+    """Return the path of a case's checkpoint, which xz has packed."""
     return STORED / f"{case}.pt.xz"
 
 
@@ -120,7 +120,7 @@ def unpacked(case: str, folder: Path) -> Path:
 
 
 def load(path: Path):
-    """Model and task through fairseq's own door, as fairseq-generate goes through it."""
+    """Load model and task as fairseq-generate does."""
     models, _, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(path)], arg_overrides={"data": str(STORED)}
     )
@@ -129,9 +129,9 @@ def load(path: Path):
 
 @torch.no_grad()
 def outputs(model, task) -> dict:
-    """Log-probabilities of every word at every place of two sentences, and a beam search's best two.
+    """Return the log-probabilities of two sentences, and the two best hypotheses of a beam search.
 
-    Of a RoBERTa, which searches nothing, there are no hypotheses.
+    A RoBERTa has no hypotheses.
     """
     source, target = batch((5, 20), 0, left=True), batch((4, 20), 5, left=False)
     if not hasattr(model, "decoder"):
@@ -150,7 +150,7 @@ def outputs(model, task) -> dict:
 
 
 def rounded(scores: torch.Tensor, words: torch.Tensor) -> list[list[float]]:
-    """Those at the places of words, not of padding."""
+    """Return the scores at words, not padding, rounded to seven digits."""
     return [[round(x, 7) for x in row] for row in scores[words.ne(PAD)].tolist()]
 
 
@@ -159,7 +159,7 @@ def run(folder: Path, tool: str, *words: str) -> None:
 
 
 def write_text(folder: Path) -> None:
-    """Sentences of 2 to 8 words, and the same backwards: order is all there is to learn."""
+    """Write sentences of 2 to 8 words and, as targets, their reversals: only their order can be learned."""
     lines = [[WORDS[w - FIRST_WORD] for w in sentence(3 + i % 7, i)[:-1]] for i in range(60)]
     for language, step in (("en", 1), ("de", -1)):
         text = "".join(" ".join(line[::step]) + "\n" for line in lines)
@@ -181,13 +181,13 @@ def binarise(folder: Path) -> None:
 
 
 def make(case: str, folder: Path) -> dict:
-    """Train a case for some updates, store its checkpoint; returns its outputs."""
+    """Train a case for some updates, store its checkpoint, and return its outputs."""
     arch, options, data, own = "transformer_tiny", list[str](), "data-bin", TRANSLATION
     if case.startswith("roberta"):
         arch, data, own = "roberta", "masked", MASKED
     if case != DONOR:
         arch = f"floater_{arch}"
-        # By a relative name: the checkpoint records it.
+        # The checkpoint records this name, so it is relative.
         package = Path(importlib.util.find_spec("fairseq_floater").origin).parent
         if not (folder / package.name).exists():
             (folder / package.name).symlink_to(package)
@@ -205,7 +205,7 @@ def make(case: str, folder: Path) -> dict:
 
 
 def versions() -> dict[str, str]:
-    """Of what makes a checkpoint."""
+    """Return the versions of Python, torch and fairseq."""
     found = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in ("fairseq", "fairseq-fixed"):
         try:
@@ -243,7 +243,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def store(cases: list[str]) -> None:
-    """Make these cases, one after the other; each is whole before the next begins."""
+    """Make these cases one after the other; store each before the next begins."""
     if DONOR not in cases:
         import fairseq_floater  # noqa: F401  registers the model for `load`
     with tempfile.TemporaryDirectory() as name:

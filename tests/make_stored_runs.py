@@ -1,7 +1,7 @@
-"""Makes the unfinished runs of tests/stored and the results of whole ones: python tests/make_stored_runs.py
+"""Make the unfinished runs of tests/stored and the results of whole ones: python tests/make_stored_runs.py
 
-What is stored stands for what people have on their disks: it is remade only where a release may refuse
-runs that were begun before. Those that are there were made by commit a6994b0.
+Stored runs stand for what people have on their disks. Remake them only where a release may refuse runs
+that were begun before. The present ones were made by commit a6994b0.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SAVING = {"log-interval": 1, "save-interval-updates": 3, "keep-interval-updates"
 
 
 class StoredRun(NamedTuple):
-    """A run of two folders: what it starts from is whole, its own training was stopped by SIGTERM."""
+    """A run of two folders: a finished donor or stage, and a training that SIGTERM stopped."""
 
     name: str
     script: str
     config: str
     options: tuple[str, ...]
-    folder: str  # its own
+    folder: str  # of the run
     before: str  # of the donor, or the stage that it starts from
     results: tuple[str, ...]
 
@@ -74,7 +74,7 @@ def unpack(run: StoredRun, folder: Path) -> None:
 
 
 def results(run: StoredRun, folder: Path) -> dict[str, object]:
-    """Return what a run ended in: the losses of its last updates and validation, and its scores."""
+    """Return a run's results: the losses of its last updates and validation, and its scores."""
     log = (folder / run.folder / "train.log").read_text(encoding="utf-8")
     updates = re.findall(r"train_inner \|.*? loss=([\d.]+),.*? num_updates=(\d+)", log)
     valid = re.findall(r"valid on 'valid' subset \| loss ([\d.]+)", log)
@@ -117,7 +117,6 @@ def _roberta() -> dict[str, object]:
 
 
 def _stop_in_training(run: StoredRun, folder: Path) -> None:
-    """Begin a run and stop it within its own training."""
     log = folder / run.folder / "train.log"
     process = subprocess.Popen(run.command(), cwd=folder, env=environment())
     while not (log.exists() and len(re.findall("train_inner", log.read_text())) >= 5):

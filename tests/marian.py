@@ -1,4 +1,4 @@
-"""Marians with random weights, made with transformers, and how tests compare them. Not a test file."""
+"""Marians with random weights, made with transformers, and their outputs. Not a test file."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ import torch
 from fairseq import checkpoint_utils
 from oracles import transformers_module
 
-# opus-mt-en-de, but for its 58,101 words; what differs from it is in the cases.
+# The shape of opus-mt-en-de, without its 58,101 words; CASES lists changes of it.
 OPUS = {
     **{f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in
        {"layers": 6, "attention_heads": 8, "ffn_dim": 2048}.items()},
@@ -21,7 +21,7 @@ SMALL = {
     **{"decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 2048},
 }
 APART = {**SMALL, "share_encoder_decoder_embeddings": False}
-# The second is the bias of </s>, with which hypotheses end, but not all at once.
+# name: (changes of OPUS, bias of </s>). With this bias hypotheses end, but not all at once.
 CASES = {
     "opus-mt": ({}, 4),
     "small": (SMALL, 2),
@@ -33,9 +33,9 @@ TEXT = ["zwei kleine Frösche sitzen am Teich", "ein Frosch", "am Abend singen s
 
 
 def make(folder, subwords, end=2, **changes):
-    """A Marian with random weights, and what `save_pretrained` makes of it."""
+    """Return a Marian with random weights; write its files into ``folder`` as a published model has them."""
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(subwords))
-    # Not all pieces, and languages among the words, as in published vocabularies.
+    # As in published vocabularies, some pieces are missing and languages are among the words.
     words = [pieces.id_to_piece(i) for i in range(3, 32)] + [
         ">>deu<<",
         *(f"w{i}" for i in range(80)),
@@ -72,7 +72,7 @@ def load(path):
 
 
 def numbers(folder, dictionaries):
-    """fairseq's number of each token of Hugging Face's vocabularies."""
+    """Yield, for source and target, fairseq's id of each of Hugging Face's tokens."""
     names = [folder / "hf" / name for name in ("vocab.json", "target_vocab.json")]
     names = [name if name.exists() else names[0] for name in names]
     for path, dictionary in zip(names, dictionaries):
@@ -81,7 +81,7 @@ def numbers(folder, dictionaries):
 
 
 def batches(model, lengths=(9, 3, 6)):
-    """Sources with padding behind, and what the decoder is given: Hugging Face's numbers."""
+    """Return sources, padded on the right, and the decoder's inputs, in Hugging Face's ids."""
     generator = torch.Generator().manual_seed(7)
     pad = model.config.pad_token_id
     source, target = torch.full((2, len(lengths), max(lengths)), pad)
@@ -93,7 +93,7 @@ def batches(model, lengths=(9, 3, 6)):
 
 
 def padding_before(source):
-    """The same sentences as fairseq pads them."""
+    """Pad sentences on the left, as fairseq does."""
     return torch.stack([row.roll(int(row.eq(helpers.PAD).sum())) for row in source])
 
 

@@ -1,7 +1,7 @@
 """Run tests on another device: `pytest --device cuda`.
 
-Models that helpers build go there, and so do tensors that files of tests make. What the package makes stays
-where the package makes it, so that one on the wrong device fails as it would for a user. Not a test file.
+Models that helpers build and tensors that test files make go there. What the package makes stays where the
+package makes it, so that a tensor on the wrong device fails as it would for a user. Not a test file.
 """
 
 import sys
@@ -23,7 +23,7 @@ FACTORIES = frozenset(
 
 
 class TensorsOfTests(TorchFunctionMode):
-    """Move what files of tests make to ``device``: made on the CPU, numbers are the same everywhere."""
+    """Make the tensors of test files on the CPU, for equal numbers everywhere; move them to ``device``."""
 
     def __init__(self, device):
         super().__init__()
@@ -39,10 +39,10 @@ class TensorsOfTests(TorchFunctionMode):
 
 
 def use(device):
-    """Take ``device`` for this process; one that is not there is an error of usage."""
+    """Use ``device`` in this process; torch raises an error if there is none."""
     global DEVICE
     DEVICE = torch.device(device)
     torch.empty(0, device=DEVICE)
-    # 2e-5 is a bound of float32: TF32 has ten bits.
+    # The tolerance of 2e-5 needs float32; TF32 has ten bits.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     TensorsOfTests(DEVICE).__enter__()

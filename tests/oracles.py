@@ -1,4 +1,4 @@
-"""Other people's implementations, which encoders are compared with."""
+"""Reference implementations that encoders are compared with."""
 
 import importlib
 import sys
@@ -9,8 +9,8 @@ import pytest
 def transformers_module(name):
     """Import ``transformers.models.<name>``, or skip the test.
 
-    transformers imports torchaudio where it finds it, and a torchaudio that was built for another torch
-    ends that with an OSError; no attention needs it.
+    transformers imports torchaudio if it is installed. A torchaudio that was built for another torch raises
+    an OSError, so this function hides it.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "torchaudio", None)

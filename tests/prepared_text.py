@@ -24,7 +24,7 @@ def learn(raw: Path, path: Path, vocab: int) -> None:
 
 
 def text_lines(path: Path) -> list[str]:
-    """The lines as the strictest reader sees them."""
+    """Return the lines of a file; only a line feed ends a line."""
     return path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
 
 

@@ -1,4 +1,4 @@
-"""Prepared SQuAD of a few words, and its task. Not a test file."""
+"""A small prepared SQuAD and its task. Not a test file."""
 
 import json
 import random
@@ -13,7 +13,7 @@ SHAPE |= {"encoder_attention_heads": 2, "arch": "roberta"}
 
 
 def entry(words, questions):
-    """A line of a prepared split, of words separated by a blank."""
+    """Return an entry of a prepared split; ``words`` are separated by blanks."""
     starts = [sum(len(w) + 1 for w in words[:k]) for k in range(len(words))]
     return {
         "passage": " ".join(words),
@@ -28,7 +28,7 @@ def entry(words, questions):
 
 
 def folder(path, entries, version="2.0"):
-    """A folder as `floater squad prepare` makes it."""
+    """Fill a folder as `floater squad prepare` does."""
     dictionary = "".join(f"w{i} 1\n" for i in range(40))
     (path / "dict.txt").write_text(dictionary, encoding="utf-8")
     (path / "summary.json").write_text(json.dumps({"version": version}), encoding="utf-8")
@@ -59,6 +59,6 @@ def task_of(path, **options):
 
 
 def whole(task):
-    """All windows of valid in one batch."""
+    """Return the valid split and one batch of all its windows."""
     data = task.load_dataset("valid")
     return data, data.collater([data[i] for i in range(len(data))])

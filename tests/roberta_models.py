@@ -11,7 +11,7 @@ from helpers import options_of, randomise_positions, task
 from fairseq_floater.transformer.shapes import ROBERTA_SIZES
 
 TINY = "floater_roberta_tiny"
-#: fairseq's names of the tiny shape, which it has none of
+#: the tiny shape by fairseq's option names; fairseq has no such architecture
 SHAPE = dict(
     zip(
         (
@@ -33,7 +33,7 @@ TRAINING = (
 
 
 def roberta(encoder=None, blocks="all", target=None, arch=TINY, seed=0, **args):
-    """A model through fairseq's registries; without ``encoder``, whatever ``arch`` says."""
+    """Build a model through fairseq's registries; without ``encoder``, ``arch`` decides its positions."""
     if encoder is not None:
         args = {
             **options_of(target),
@@ -52,18 +52,18 @@ def plain(seed=0, **args):
 
 
 def visible(encoder, blocks="all", target=None, **args):
-    """A model in evaluation whose positions, and logits of attention, nobody can overlook."""
+    """Return a model in eval mode whose positions and attention logits show in its output."""
     model = randomise_positions(roberta(encoder, blocks, target, **args)).eval()
     with torch.no_grad():
         for block in model.encoder.sentence_encoder.layers.children():
-            for name in "qkv":  # an untrained RoBERTa attends alike to all tokens
+            for name in "qkv":  # an untrained RoBERTa attends to all tokens alike
                 getattr(block.self_attn, f"{name}_proj").weight.mul_(6)
     return model
 
 
 @torch.no_grad()
 def logits(model, tokens, **how):
-    """The masked language model's: [B, T, V]."""
+    """Return the masked language model's logits: [B, T, V]."""
     return model(tokens, **how)[0]
 
 
@@ -86,14 +86,14 @@ def make_data(folder):
 
 
 def train_masked(data, save_dir, *options, **how):
-    """fairseq-train on masked_lm; later options win."""
+    """Run fairseq-train on masked_lm; later options win."""
     words = [data / "mlm", "--task", "masked_lm", "--criterion", "masked_lm", *TRAINING]
     words += ["--sample-break-mode", "complete", "--tokens-per-sample", "24", "--batch-size", "2"]
     return toys.fairseq("train", *words, "--save-dir", save_dir, *options, **how)
 
 
 def train_sentences(data, save_dir, *options, **how):
-    """fairseq-train on sentence_prediction of two classes; later options win."""
+    """Run fairseq-train on sentence_prediction with two classes; later options win."""
     words = [data / "glue", "--task", "sentence_prediction", "--criterion", "sentence_prediction"]
     words += ["--num-classes", "2", "--max-positions", "24", "--batch-size", "8", *TRAINING]
     words += ["--init-token", "0", "--separator-token", "2"]
@@ -101,9 +101,9 @@ def train_sentences(data, save_dir, *options, **how):
 
 
 def save_as_of_2019(path, own, positions):
-    """The published files' form: old names, q, k, v in one tensor, half precision, old file format.
+    """Save a RoBERTa as in 2019: old names, q, k, v in one tensor, half precision, old file format.
 
-    ``own`` is the state dict of a RoBERTa of the tiny shape, with so many ``positions``.
+    ``own`` is the state dict of a RoBERTa of the tiny shape with ``positions`` positions.
     """
     state, names = {}, ("q_proj", "k_proj", "v_proj")
     for name, tensor in own.items():

@@ -1,4 +1,4 @@
-"""A small RoBERTa with its dictionary, and binarised data for it, made without a process of fairseq's."""
+"""A small RoBERTa with its dictionary and binarised data, made without running fairseq's commands."""
 
 from argparse import Namespace
 
@@ -31,7 +31,7 @@ def save_dictionary(folder, words=WORDS):
 
 
 def write_split(folder, split, sentences):
-    """Binarise sentences of numbers of words (0 to WORDS - 1), an end symbol after each."""
+    """Binarise sentences of word ids (0 to WORDS - 1); each gets an end symbol."""
     folder.mkdir(parents=True, exist_ok=True)
     builder = indexed_dataset.make_builder(str(folder / f"{split}.bin"), "mmap", WORDS + 4)
     for words in sentences:
@@ -51,7 +51,7 @@ def sentence(length, number):
 
 
 def write_text(folder, lengths=(9, 14, 3, 20, 25, 7, 30, 11, 2, 18) * 4):
-    """Text for the masked-LM task."""
+    """Write a dictionary and text for the masked-LM task."""
     save_dictionary(folder)
     write_split(folder, "valid", [sentence(length, i) for i, length in enumerate(lengths)])
 
@@ -59,9 +59,9 @@ def write_text(folder, lengths=(9, 14, 3, 20, 25, 7, 30, 11, 2, 18) * 4):
 def save_model(
     path, *, arch="roberta", seed=0, heads=(), task=None, criterion="masked_lm", **options
 ):
-    """Save a model, random and far from uniform, as fairseq's trainer does.
+    """Save a random model, far from uniform, as fairseq's trainer does.
 
-    ``heads``: (name, classes) of those that a task has registered; ``task``: the task's options.
+    ``heads``: (name, classes) of its classification heads; ``task``: the task's options.
     """
     torch.manual_seed(seed)
     args = Namespace(arch=arch, **{**SHAPE, **options})

@@ -1,4 +1,4 @@
-"""A short-to-long test set's sentences, and what fairseq-generate prints for it. Not a test file."""
+"""Sentences of a short-to-long test set, and fairseq-generate's output for it. Not a test file."""
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def damaged(references, seed, share=0.3):
 
 
 def generated(path, sources, hypotheses, probability=-1.0, extra=0):
-    """What fairseq-generate prints, in an order of its own."""
+    """Write what fairseq-generate prints, in shuffled order; ``extra`` adds scores to each P line."""
     blocks = []
     for i, (source, hypothesis) in enumerate(zip(sources, hypotheses)):
         scores = " ".join([f"{probability:.4f}"] * (len(hypothesis.split()) + 1 + extra))

@@ -1,4 +1,4 @@
-"""A few sentences with hypotheses, and the files that fairseq-generate makes of them. Not a test file."""
+"""A few sentences with hypotheses, and fairseq-generate's output for them. Not a test file."""
 
 import re
 
@@ -25,7 +25,7 @@ HYPOTHESES = [
 
 
 def generated(hypotheses, order=None, others=()):
-    """What fairseq-generate prints; ``others`` are worse hypotheses of each sentence."""
+    """Return what fairseq-generate prints; ``others`` are worse hypotheses of each sentence."""
     lines = ["2024-01-01 00:00:00 | INFO | fairseq_cli.generate | loading model(s)"]
     for i in order if order is not None else range(len(hypotheses)):
         lines += [f"S-{i}\tsource {i}", f"T-{i}\ttarget {i}"]
@@ -37,7 +37,7 @@ def generated(hypotheses, order=None, others=()):
 
 
 def refused(message, function, *args, **options):
-    """The call must fail, and its whole message must match."""
+    """Check that the call fails and that its whole message matches."""
     with pytest.raises(ScoringError) as caught:
         function(*args, **options)
     assert re.fullmatch(message, str(caught.value)), str(caught.value)

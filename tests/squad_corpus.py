@@ -12,20 +12,20 @@ THINGS = ("boat", "blue hat", "map", "drum", "glass key", "coin")
 
 
 def question(id_, text, answers, passage, flag=None):
-    """A question whose answers begin where the passage says them first."""
+    """Return a question; each answer begins at its first occurrence in the passage."""
     found = [{"text": answer, "answer_start": passage.index(answer)} for answer in answers]
     impossible = {} if flag is None else {"is_impossible": flag}
     return {"id": id_, "question": text, "answers": found, **impossible}
 
 
 def squad(*paragraphs):
-    """The official form of [(passage, questions)]."""
+    """Return [(passage, questions)] in SQuAD's official form."""
     parts = [{"context": passage, "qas": questions} for passage, questions in paragraphs]
     return {"version": "x", "data": [{"title": "T", "paragraphs": parts}]}
 
 
 def households(count, seed, second=False, people=3):
-    """Passages of who has what and where, with two questions each; in 2.0 one may have no answer."""
+    """Return passages of who has what and where, with two questions each; in 2.0 one may have no answer."""
     pick = random.Random(seed)
     paragraphs = []
     for number in range(count):
@@ -55,7 +55,7 @@ def write(path, content):
 
 
 def vocabulary(folder, size=120):
-    """Subwords and dictionary of the households, as data of an earlier prepare hold them."""
+    """Train subwords and a dictionary on households; return them as prepared data would hold them."""
     data = households(60, seed=99)["data"][0]["paragraphs"]
     lines = [(p["context"] + " " + p["qas"][0]["question"],) for p in data]
     lines += [(f"Where is {name}?",) for name in NAMES]

@@ -1,7 +1,7 @@
-"""What reliability tests count for the tables of docs/reliability.md: `--tables` prints them as Markdown.
+"""Count for the tables of docs/reliability.md; `pytest --tables` prints them as Markdown.
 
-Not a test file. A test counts as it goes; `conftest.py` takes the counts with its report, from other
-processes of pytest-xdist as well.
+Not a test file. Tests call :func:`count`. `conftest.py` takes the counts with each test's report, also from
+the worker processes of pytest-xdist.
 """
 
 from collections import Counter, defaultdict
@@ -10,19 +10,19 @@ _counts = Counter()  # of the test that runs: {(table, row, column): number}
 
 
 def count(table, row, column, number=1):
-    """Count for ``table``, one of :data:`TABLES`; a row is known by what stands left of its numbers."""
+    """Count for ``table``, one of :data:`TABLES`; ``row`` is the text left of the row's numbers."""
     _counts[table, row, column] += number
 
 
 def take():
-    """[[table, row, column, number], ...] since the last call."""
+    """Return [[table, row, column, number], ...] since the last call."""
     taken = [[*place, number] for place, number in _counts.items()]
     _counts.clear()
     return taken
 
 
 def markdown(counts):
-    """The tables of ``counts``, rows of :func:`take` with whether the test failed after each."""
+    """Yield the tables' lines; ``counts`` are rows of :func:`take`, each with whether the test failed."""
     tables = defaultdict(lambda: defaultdict(Counter))
     for table, row, column, number, failed in counts:
         tables[table][row].update({column: number, "failed": failed})

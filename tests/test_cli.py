@@ -1,4 +1,4 @@
-"""The command line itself: what it lists, and that it imports no more than a verb needs."""
+"""The command line: its help, its errors, and that a verb imports no more than it needs."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ LIGHT = ("user-dir", "numbers", "args", "score", "s2l", "table")
 
 
 def imported(*words):
-    """The top-level packages that a command brings in."""
+    """Return the top-level packages that a command imports."""
     command = [sys.executable, "-X", "importtime", *words]
     lines = run(command).stderr.splitlines()
     names = [line.rsplit("|", 1)[1].strip() for line in lines if line.startswith("import time:")]
@@ -96,7 +96,7 @@ assert argparse.Namespace in torch.serialization.get_safe_globals()
 def test_an_import_registers_what_fairseq_needs(tmp_path):
     (tmp_path / "script.py").write_text(REGISTERED)
     run([sys.executable, "script.py"], cwd=tmp_path)
-    # Here `-m` still looks for what it is to run.
+    # `-m` imports the package while it still looks for the module to run.
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text(REGISTERED)
     (tmp_path / "package" / "__main__.py").write_text("")

@@ -1,4 +1,4 @@
-"""Hold the documents to the code: files, links, commands and the table of encoders."""
+"""Check the documents against the code: files, links, commands and the table of encoders."""
 
 import os
 import re
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")), *PAGES]
 ROOMS = sorted(path.parent.name for path in toys.PACKAGE.glob("*/__init__.py"))
-# A file by its path from the repository's root, or from the package where that begins with a room.
+# A path from the repository's root, or from the package's if it begins with a subpackage.
 PATH = re.compile(
     rf"(?<![\w/.-])((?:scripts|configs|docs|fairseq_floater|tests|benchmarks|{'|'.join(ROOMS)})/[\w./-]+"
     r"\.(?:sh|py|yaml|md|png))\b"
@@ -27,7 +27,7 @@ PATH = re.compile(
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_every_file_named_is_there(document):
-    # Python in a document is the reader's own: it names files to be written.
+    # Python blocks are the reader's own: they name files to be written.
     text = re.sub(r"```python\n.*?```", "", document.read_text(), flags=re.DOTALL)
     named = PATH.findall(text)
     assert [p for p in named if not any((base / p).exists() for base in (ROOT, toys.PACKAGE))] == []
@@ -92,7 +92,7 @@ def test_the_page_of_options_has_all_of_them():
 
 
 def test_the_examples_of_new_encoders_keep_the_contract(tmp_path):
-    """Added to a copy of the package as the page says, a file and a line each."""
+    """Add each example to a copy of the package as the page says: one file and one line."""
     text = (ROOT / "docs" / "add-an-encoder.md").read_text()
     for name in ("fairseq_floater", "tests", "configs"):
         ignored = shutil.ignore_patterns("__pycache__", "stored")
@@ -122,7 +122,7 @@ def test_the_examples_of_new_encoders_keep_the_contract(tmp_path):
 
 
 def test_fairseqs_commands_on_a_checkpoint_run_as_typed(tmp_path_factory, tmp_path):
-    """Run the page's commands where a toy experiment stands in for the page's data and training."""
+    """Run the page's commands on a toy experiment in place of the page's data and training."""
     toy = toys.shared(tmp_path_factory)
     (tmp_path / "data").symlink_to(toy.prepared)
     (tmp_path / "checkpoints").symlink_to(toy.donor.parent)

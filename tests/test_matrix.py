@@ -13,7 +13,7 @@ from toy import ROOT, environment, run
 
 
 class Session:
-    """Keeps the commands that it is given; `said` is the answer to the silent ones."""
+    """Records the commands that it gets; `run` returns `said`."""
 
     posargs = ()
 
@@ -47,14 +47,14 @@ def test_the_versions_are_those_of_the_set_up(noxfile):
 
 
 def test_fairseq_comes_without_torchaudio(noxfile):
-    """PyPI's torchaudio does not load beside a torch for CPUs, which ends `import transformers`."""
+    """PyPI's torchaudio does not load beside a torch for CPUs, so that `import transformers` fails."""
     lock = (ROOT / "scripts" / "fairseq.txt").read_text()
     pins = dict(
         re.findall(r"^([\w-]+)==(\S+) \\\n +--hash=sha256:[0-9a-f]{64}", lock, re.MULTILINE)
     )
     needs = [Requirement(line) for line in requires("fairseq-fixed") if "extra ==" not in line]
     assert {need.name for need in needs} - set(pins) == {"cffi", "cython", "torch", "torchaudio"}
-    # Nothing is missing of what the pinned packages need in turn, and each pin is a version they take.
+    # The pins include all that the pinned packages need in turn, in versions that these accept.
     needs += [Requirement(line) for name in pins for line in requires(name) or []]
     for need in needs:
         if need.name in pins and not need.marker:

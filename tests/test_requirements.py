@@ -22,7 +22,7 @@ def official(tmp_path):
     info = tmp_path / "fairseq-0.12.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fairseq\nVersion: 0.12.2\n")
-    # fairseq-fixed is installed beside it, and must not give its name.
+    # Hide the installed fairseq-fixed: the message must name the official fairseq.
     code = (
         "import importlib.metadata as metadata, sys\n"
         "known = metadata.version\n"
@@ -104,7 +104,7 @@ def test_what_fairseq_itself_misses_keeps_its_name(monkeypatch):
 
 
 def test_an_older_python_can_read_what_refuses_it():
-    """What is imported before the refusal parses as Python 3.9 and imports nothing newer."""
+    """The modules that are imported before the refusal parse as Python 3.9."""
     for name in ("__init__", "requirements", "errors", "version"):
         ast.parse((PACKAGE / f"{name}.py").read_text(), feature_version=(3, 9))
 
@@ -122,7 +122,7 @@ def test_setup_asks_for_the_same_python():
 
 
 def test_setup_installs_every_package_that_is_checked():
-    """But fairseq, which setup.sh builds, and what comes with it."""
+    """Except fairseq, which setup.sh builds, and hydra-core, which comes with it."""
     users = (ROOT / "setup.py").read_text().partition('"dev"')[0]
     assert {*re.findall(r'"([\w-]+)>=', users)} | {"numpy"} == requirements.PACKAGES.keys() - {
         "fairseq",
@@ -134,4 +134,4 @@ def test_a_verb_whose_extra_is_missing_names_it(tmp_path):
     program = "import sys; sys.modules['jinja2'] = None; sys.argv[0] = 'floater'; "
     program += "from fairseq_floater.cli import main; sys.exit(main())"
     done = run([sys.executable, "-c", program, "page", ".", "page.html"], cwd=tmp_path, code=1)
-    assert "jinja2 is not installed: pip install 'fairseq_floater[page]' brings it." in done.stderr
+    assert "jinja2 is not installed: pip install 'fairseq_floater[page]' inst" in done.stderr

@@ -1,6 +1,6 @@
-"""Hold the rule of the rooms: who may import whom.
+"""Check which subpackages ("rooms") import which.
 
-The imports are read from the source, those inside functions too.
+The imports are read from the source, including those inside functions.
 """
 
 import ast
@@ -13,7 +13,7 @@ from toy import PACKAGE, run
 
 from fairseq_floater.verbs import VERBS
 
-# From below upwards.
+# From the lowest room to the highest.
 MAY_IMPORT = {
     "ode": (),
     "position_encoders": ("ode",),
@@ -30,7 +30,7 @@ MAY_IMPORT = {
         *("data", "evaluation", "experiments"),
     ),
 }
-# Small files at the root, which every room but `ode` may use and which use no room.
+# Root modules that every room but `ode` may import; they import no room.
 SMALL = (
     "errors",
     "figures",
@@ -40,7 +40,7 @@ SMALL = (
     "verbs",
     "version",
 )
-# The face of the package: what registers the models, and the two ways to the command line.
+# Entry points: the package itself, which registers the models, and two for the command line.
 FACE = ("", "__main__", "cli")
 
 
@@ -131,7 +131,7 @@ def test_the_rule_refuses(module, other):
 
 
 def circle(graph):
-    """Modules that import each other in a ring; None without one."""
+    """Return modules that import each other in a cycle, or None."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -150,7 +150,7 @@ def test_each_verb_is_behind_the_door_of_a_room():
 
 
 def test_text_needs_no_torch():
-    """Importing all of data/ and evaluation/, as `floater` does it, brings neither torch nor fairseq."""
+    """Importing all of data/ and evaluation/ as `floater` does imports neither torch nor fairseq."""
     text = [m for m in MODULES_BY_NAME if m.split(".")[0] in ("data", "evaluation")]
     names = [f"{PACKAGE.name}.{module}" for module in text]
     code = (

@@ -1,4 +1,4 @@
-"""What the package must not do with what it is given: run it, follow it elsewhere, or swallow it whole."""
+"""Input is never run, huge files are refused, and output goes only where it was asked to go."""
 
 import ast
 import gzip
@@ -26,7 +26,7 @@ FORBIDDEN = re.compile(
     r"|subprocess\.getstatusoutput|(pickle|marshal|shelve|dill|joblib)\.\w+|yaml\.(load|unsafe_load|full_load)"
     r"|\w+\.extractall|tarfile\.extract|tempfile\.mktemp|torch\.load|numpy\.load|np\.load)"
 )
-# The calls that are allowed, each for its reason.
+# Allowed calls, each with its reason.
 ALLOWED = {
     "re.compile(": "no code",
     "torch.load(path, map_location='cpu', weights_only=True)": "builds what is allow-listed",
@@ -67,7 +67,7 @@ def test_the_check_of_the_source_finds(line):
 
 
 def test_the_scripts_have_no_eval():
-    """A word that a person gives is never read as shell again."""
+    """No input is evaluated as shell code."""
     for script in sorted((ROOT / "scripts").iterdir()):
         for line in script.read_text(encoding="utf-8").splitlines():
             assert not re.match(r"\s*(eval|source|\.)\s(?!.*BASH_SOURCE)", line), (
@@ -77,7 +77,7 @@ def test_the_scripts_have_no_eval():
 
 
 def test_the_allow_list_holds_data_alone():
-    """Nothing that a checkpoint may name does more than hold values."""
+    """Every type that a checkpoint may name only holds values."""
     allow_fairseq_checkpoints()
     found = {
         entry[1] if isinstance(entry, tuple) else f"{entry.__module__}.{entry.__name__}"
@@ -90,7 +90,7 @@ def test_the_allow_list_holds_data_alone():
     assert all(re.fullmatch(rf"argparse\.Namespace|numpy\.({numpys})", name) for name in ours), ours
 
 
-# Files that are larger than what is in them.
+# Huge files, and how files are written.
 
 
 @pytest.mark.parametrize("kind", ["sparse", "gzip"])
@@ -122,7 +122,7 @@ def test_a_huge_file_is_refused_unread(tmp_path):
 
 
 def test_a_file_in_the_making_is_private(tmp_path, monkeypatch):
-    """Whatever the umask; the finished file is an ordinary one."""
+    """A temporary file is private under any umask; the finished file is an ordinary one."""
     modes = []
     monkeypatch.setattr("fairseq_floater.files._UMASK", 0)
     path = tmp_path / "out"
@@ -141,7 +141,7 @@ def test_a_folder_is_not_replaced_by_a_file(tmp_path, monkeypatch, name):
 
 
 def test_a_pipe_is_written_to_and_stays_one(tmp_path):
-    """`--json /dev/stdout`, as root: a file put in its place would be the end of /dev/stdout."""
+    """`--json /dev/stdout` as root must not replace /dev/stdout by a file."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     end = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""A toy experiment made by the real commands, and how tests run such commands.
+"""A toy experiment made by the real commands, and functions that run such commands.
 
 Not a test file: `test_integration.py` and its sibling build the experiment through :func:`shared`.
 """
@@ -22,20 +22,20 @@ PACKAGE = Path(fairseq_floater.__file__).resolve().parent
 ROOT = Path(__file__).resolve().parent.parent
 ARCH = "floater_transformer_tiny"
 
-# Smaller than fairseq's tiny shape; before-normalisation learns something in seconds.
+# Smaller than fairseq's tiny shape; pre-norm learns something in seconds.
 SHAPE = (
     *("--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
     *("--decoder-embed-dim", "32", "--decoder-ffn-embed-dim", "64"),
     *("--encoder-normalize-before", "--decoder-normalize-before"),
 )
 TASK = ("--task", "translation", "--source-lang", "en", "--target-lang", "de", "--cpu")
-# The end of every epoch would wait seconds for a loader's process to notice.
+# With a loader's process, the end of every epoch would take seconds.
 TASK += ("--num-workers", "0")
 TRAINING = (
     *("--optimizer", "adam", "--lr", "0.005", "--clip-norm", "1.0"),
     *("--batch-size", "34", "--required-batch-size-multiple", "1", "--seed", "1"),
     *("--log-format", "simple", "--log-interval", "1"),
-    # Batches of an epoch depend on its number alone; without it a resumed run sees other ones.
+    # An epoch's batches then depend only on its number; without it a resumed run sees others.
     *("--update-epoch-batch-itr", "True"),
 )
 CRITERION = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
@@ -49,7 +49,7 @@ UPDATES_AN_EPOCH = 9  # 300 lines, 34 at a time
 
 
 def environment(**changes):
-    """The caller's, on the CPU, one thread, and with no protection of checkpoints switched off."""
+    """Return the caller's environment for one CPU thread, with the protection of checkpoints left on."""
     kept = {k: v for k, v in os.environ.items() if k != "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"}
     own = {
         "OMP_NUM_THREADS": "1",
@@ -62,9 +62,9 @@ def environment(**changes):
 
 
 def run(command, *, code=0, stdin="", cwd=None, env=None, timeout=300, new=False):
-    """Run a command to its end and return it; another exit code than ``code`` fails the test.
+    """Run a command to its end and return the result; an exit code other than ``code`` fails the test.
 
-    ``new`` is a process of Python's own start, not a forked one (`warm.py`).
+    ``new`` starts a new Python instead of a forked one (`warm.py`).
     """
     __tracebackhide__ = True
     command = [str(word) for word in command]
@@ -135,11 +135,11 @@ class Experiment:
         return path.read_text(encoding="utf-8").splitlines()
 
     def train(self, save_dir, *options, **how):
-        """fairseq-train into ``save_dir``; later options win over those of the toy."""
+        """Run fairseq-train into ``save_dir``; later options override those of the toy."""
         return fairseq("train", *self.training(save_dir, *options), **how)
 
     def training(self, save_dir, *options):
-        """fairseq-train's arguments."""
+        """Return fairseq-train's arguments."""
         words = [self.data, *TASK, *SHAPE, *TRAINING, "--save-dir", save_dir]
         if "--criterion" not in options:
             words += CRITERION
@@ -178,9 +178,9 @@ def build(folder):
 
 
 def shared(tmp_path_factory):
-    """The session's one experiment, built by the first worker that asks for it."""
+    """Return the session's experiment; the first worker that asks for it builds it."""
     base = tmp_path_factory.getbasetemp()
-    # Under pytest-xdist every worker has its own folder in the session's.
+    # Under pytest-xdist every worker has its own folder inside the session's.
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "toy"
     folder.mkdir(exist_ok=True)
     whole = folder / "whole"
@@ -220,14 +220,14 @@ def parameters(path):
 
 
 def losses(path):
-    """Training loss of a checkpoint's epoch, unrounded, in nats a token; validation loss as printed."""
+    """Return an epoch's training loss (unrounded) and validation loss (as printed), in bits a token."""
     extra = torch.load(path, weights_only=True)["extra_state"]
     [meter] = [meter for _, name, _, meter in extra["metrics"]["train"] if name == "loss"]
     return [float(meter["sum"] / meter["count"]), extra["val_loss"]]
 
 
 def largest_difference(first, second):
-    """Of two checkpoints' parameters, which must have the same names; NaN counts as infinite."""
+    """Return the largest difference of two checkpoints' parameters; NaN counts as infinite."""
     a, b = parameters(first), parameters(second)
     assert list(a) == list(b)
     worst = max(float((a[name].double() - b[name].double()).abs().max()) for name in a)
@@ -235,6 +235,6 @@ def largest_difference(first, second):
 
 
 def assert_same_run(first, second, tolerance=1e-6):
-    """Losses and parameters of two checkpoints."""
+    """Check that two checkpoints have the same losses and parameters."""
     assert losses(first) == pytest.approx(losses(second), abs=tolerance)
     assert largest_difference(first, second) <= tolerance

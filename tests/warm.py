@@ -1,10 +1,10 @@
-"""A Python that starts without the five seconds in which a new process imports torch and fairseq.
+"""Start Python without the five seconds in which a new process imports torch and fairseq.
 
-Not a test file. :func:`python` is the path of a command for ``sys.executable``'s place. What it starts of
-fairseq, torchrun and this package, and scripts, are processes of their own, with their own arguments,
-environment, folder, descriptors and exit code, forked from one that has imported what is slow and nothing
-of this package; so is what such a process starts by its own ``sys.executable``. Signals are handed on, a
-kill ends both. All else is left to Python itself. Run as a script, this is the process that is forked.
+Not a test file. :func:`python` returns a command that replaces ``sys.executable``. It runs scripts, and
+modules of fairseq, torchrun and this package, in forks of a process that has imported the slow packages
+but nothing of this package. A fork has its own arguments, environment, folder, descriptors and exit code,
+and so has what it starts through its own ``sys.executable``. Signals are passed on; a kill ends both. Python
+itself runs everything else. Run as a script, this file is the process that is forked.
 """
 
 import atexit
@@ -29,14 +29,14 @@ import threading
 import traceback
 from pathlib import Path
 
-# torch's optimisers import torch._dynamo, for two seconds, when the first one is made.
+# Making the first optimiser imports torch._dynamo, which takes two seconds.
 PRELOADED = ("matplotlib.pyplot", "fairseq.trainer", "fairseq.sequence_generator", "torch._dynamo")
 PRELOADED += ("torch.distributed.run", "torchdiffeq", "sacrebleu", "sentencepiece")
 
 
 @functools.cache
 def python():
-    """Start the process that is forked, and return the path of the command that asks for it."""
+    """Start the process to fork from; return the path of the command that asks it for forks."""
     folder = tempfile.mkdtemp(prefix="warm-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     own = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -44,12 +44,12 @@ def python():
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     server = subprocess.Popen(
         [sys.executable, "-sP", __file__, folder],
-        stdin=subprocess.PIPE,  # its end is the end of this process
+        stdin=subprocess.PIPE,  # closing it ends the process
         stdout=subprocess.PIPE,
         env=environment | own,
         start_new_session=True,
     )
-    atexit.register(server.stdin.close)  # till then somebody holds it
+    atexit.register(server.stdin.close)  # keeps it open until then
     assert server.stdout.readline() == b"ready\n"
     command = Path(folder) / "python"
     client = shlex.join([sys.executable, "-IS", str(Path(__file__).with_name("warm_client.py"))])
@@ -59,7 +59,7 @@ def python():
 
 
 def serve(folder):
-    """Fork for every caller; return in the processes that become what they ask for: the words."""
+    """Fork for every caller; in the forked processes, return the words to run."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(f"{folder}/socket")
     listener.listen(64)
@@ -77,7 +77,7 @@ def serve(folder):
 
 
 def accompanied(caller):
-    """Fork the command, and stay with the caller: hand on its signals and the command's end."""
+    """Fork the command; the parent passes on the caller's signals and the command's exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     message, descriptors, _, _ = socket.recv_fds(caller, 1 << 20, 250)
     request = json.loads(message)
@@ -103,7 +103,7 @@ def accompanied(caller):
 
 
 def become(request, descriptors):
-    """Be the process that the caller stands for, up to what it runs."""
+    """Take over the caller's descriptors, environment, folder and signals; return the words to run."""
     os.setsid()
     free = max(request["descriptors"]) + 1
     aside = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, free) for descriptor in descriptors]
@@ -152,10 +152,10 @@ def run(words):
 if __name__ == "__main__":
     for name in PRELOADED:
         importlib.import_module(name)
-    logging.root.handlers.clear()  # fairseq's own message at its import has made one
+    logging.root.handlers.clear()  # a message of fairseq's at its import has added one
     gc.freeze()
     code = run(serve(sys.argv[1]))
-    # As Python ends, without its taking apart of all that was imported.
+    # End as Python does, but without taking apart all that was imported.
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Stand for a process that `warm.py` forks. Imports little, for it starts often."""
+"""Stand in for a process that `warm.py` forks. Imports little, because it starts often."""
 
 # ruff: noqa: PTH109, PTH208  pathlib takes longer to import than all the rest
 
@@ -10,7 +10,7 @@ import socket
 import sys
 
 folder, *words = sys.argv[1:]
-if words[0] == "-u":  # torchrun's; nothing waits for what a process prints
+if words[0] == "-u":  # from torchrun; nothing here needs unbuffered output
     words.pop(0)
 module = words[1].partition(".")[0] if words[0] == "-m" else ""
 ours = module in ("fairseq_cli", "fairseq_floater", "torch") or words[0].endswith(".py")
@@ -19,7 +19,7 @@ if not ours and not (words[0] == "-c" and "fairseq_floater" in words[1]):
 
 descriptors = []
 for name in os.listdir("/proc/self/fd"):
-    with contextlib.suppress(OSError):  # the list's own is closed by now
+    with contextlib.suppress(OSError):  # listdir's own descriptor is closed by now
         os.fstat(int(name))
         descriptors.append(int(name))
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

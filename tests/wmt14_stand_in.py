@@ -20,7 +20,7 @@ LINES = {
     "giga-fren": 200,
 }
 TEST_LINES = 12
-# Each archive holds files of other languages and papers too.
+# Members of archives that no recipe uses.
 FURTHER = {
     "training-parallel-europarl-v7.tgz": {"training/europarl-v7.cs-en.cs": b"jedna\n"},
     "test-full.tgz": {"test-full/._newstest2014-deen-src.en.sgm": b"\x00\x05"},
@@ -28,7 +28,7 @@ FURTHER = {
 
 
 def build(folder, numbers):
-    """All archives of both pairs in ``folder``, whole or not at all: {pair: {split or corpus: lines}}."""
+    """Write all archives of both pairs into ``folder``, and their raw text into ``numbers``."""
     folder.mkdir(parents=True, exist_ok=True)
     members = {}
     for pair, recipe in RECIPES.items():
@@ -45,7 +45,7 @@ def build(folder, numbers):
 
 
 def _members(pair, recipe, numbers):
-    """{(archive, member): bytes} of one pair."""
+    """Return {(archive, member): bytes} of one pair."""
     found = {}
     raw = numbers / pair
     total = sum(LINES[corpus.name] for corpus in recipe.corpora)
@@ -77,7 +77,7 @@ def _sgml(name, sentences):
 
 
 def as_published(folder, pair):
-    """The recipe of ``pair`` as if the stand-in were what is published."""
+    """Return the recipe of ``pair`` with the stand-in's checksums and line counts."""
     recipe = RECIPES[pair]
 
     def archive(part):

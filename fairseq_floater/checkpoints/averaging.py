@@ -110,15 +110,15 @@ def _chosen(
 ) -> tuple[list[Path], str]:
     paths = [Path(p) for p in inputs]
     if last is not None and best is not None:
-        raise UsageError("`--last` and `--best` exclude each other.")
+        raise UsageError("`--last` and `--best` cannot be given together.")
     if updates and last is None:
-        raise UsageError("`--updates` says which checkpoints are the `--last` N: pass both.")
+        raise UsageError("`--updates` selects the kind of checkpoints for `--last` N: pass both.")
     if not paths:
         raise UsageError("`--inputs` must name at least one checkpoint, but names none.")
     count = best if last is None else last
     if count is None:
         if any(p.is_dir() for p in paths):
-            raise UsageError(f"{paths[0]} is a folder; say --last N or --best N.")
+            raise UsageError(f"{paths[0]} is a folder; pass --last N or --best N.")
         return paths, "the files named"
     if len(paths) != 1 or not paths[0].is_dir():
         raise UsageError(
@@ -137,7 +137,7 @@ def _last(folder: Path, count: int, updates: bool) -> list[Path]:
         return files
     kind = "checkpoint_<epoch>_<updates>.pt" if updates else "checkpoint<epoch>.pt"
     others = 0 if updates else len(_numbered(folder, _UPDATE))
-    hint = f"; there are {others} saved by updates: pass --updates for those" if others else ""
+    hint = f"; {others} others are saved by updates: pass --updates for them" if others else ""
     raise CheckpointError(f"{folder} holds {len(files)} files {kind}, fewer than {count}{hint}.")
 
 
@@ -179,7 +179,7 @@ def _best(folder: Path, count: int) -> list[Path]:
         state = load_checkpoint(path)
         value = (state.get("extra_state") or {}).get("val_loss")
         if value is None:
-            raise CheckpointError(f"{path} holds no validation value (it was saved unvalidated).")
+            raise CheckpointError(f"{path} holds no validation value (saved without validation).")
         sign = -1 if state["cfg"]["checkpoint"]["maximize_best_checkpoint_metric"] else 1
         ranked.append((sign * float(value), str(path), path))
     if len(ranked) < count:

@@ -29,15 +29,15 @@ def add_warm_start(verbs: Any) -> None:
     parser.add_argument(
         "donor",
         metavar="DONOR",
-        help="checkpoint of a Transformer or RoBERTa, fairseq's own or one with any encoder of ours",
+        help="checkpoint of a Transformer or RoBERTa: fairseq's own, or one of this package",
     )
     parser.add_argument("output", metavar="OUT", help="checkpoint to write")
     parser.add_argument(
         "--arch",
         required=True,
-        help="of the new model: the donor's architecture with floater_ before it",
+        help="architecture of the new model: the donor's with floater_ before it",
     )
-    parser.add_argument("--data", metavar="DIR", help="binarised data of the donor's dictionaries")
+    parser.add_argument("--data", metavar="DIR", help="binarised data with the donor dictionaries")
     parser.add_argument(
         "--trained-length",
         type=positive,
@@ -48,8 +48,8 @@ def add_warm_start(verbs: Any) -> None:
     parser.add_argument(
         "--extend",
         choices=WAYS,
-        help="RoBERTa: rows of the donor's table from its end up to --max-positions: all of them again "
-        "(tile), or the last one",
+        help="RoBERTa: how to fill the donor's table up to --max-positions: repeat all its rows "
+        "(tile) or the last one",
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of new parameters (1)")
     parser.add_argument("--force", action="store_true", help="overwrite OUT")
@@ -77,7 +77,7 @@ def add_import_roberta(verbs: Any) -> None:
         "--encoder-json",
         type=Path,
         metavar="FILE",
-        help="GPT-2's encoder.json, of whose numbers RoBERTa's dictionary consists (HF_DIR's)",
+        help="GPT-2's encoder.json; its numbers make up RoBERTa's dictionary (HF_DIR's)",
     )
     text = "seed of a masked-LM head that the source does not have (default: 1)"
     parser.add_argument("--seed", type=int, default=1, help=text)
@@ -133,26 +133,26 @@ def add_position_loss(verbs: Any) -> None:
         "position-loss",
         "floater position-loss run/average.pt data/bin --split test --bins 24,36,48\n"
         "  floater position-loss flow/checkpoint_best.pt data/mlm --bins 32,64,92,120\n"
-        "models of one dictionary are given the same sentences, or blocks with the same tokens masked",
+        "models with the same dictionary get the same sentences, or blocks with the same tokens masked",
         position_loss,
     )
     add = parser.add_argument
     add("checkpoint", type=Path, metavar="CHECKPOINT", help="a translation model or a RoBERTa")
     add("data", type=Path, metavar="DATA", help="binarised text with its dictionaries")
-    text = "where each bin of token positions ends: 32,64 is tokens 0-31 and 32-63; the last row is of all"
+    text = "ends of the bins of token positions: 32,64 is tokens 0-31 and 32-63; the last row is all tokens"
     add("--bins", type=_ends, required=True, metavar="N,N", help=text)
     add("--split", default="valid", metavar="NAME", help="of DATA (valid)")
-    text = "sentences or blocks at a time (32)"
+    text = "sentences or blocks in a batch (32)"
     add("--batch-size", type=positive, default=32, metavar="N", help=text)
     text = "change positions, as the model's option of this name does"
     add("--position-eval", metavar="SPEC", help=text)
     add = parser.add_argument_group("for a RoBERTa").add_argument
     text = "longest block in tokens (the last of --bins)"
     add("--tokens-per-sample", type=positive, metavar="N", help=text)
-    add("--seed", type=int, default=1, help="of the masks (1)")
+    add("--seed", type=int, default=1, help="seed of the masks (1)")
     text = "bert: 80 %% of the chosen tokens become <mask>, 10 %% a random word, 10 %% stay; mask: all <mask>"
     add("--masking", choices=tuple(MASKINGS), default="bert", help=text)
-    text = "how lines are put into blocks, as fairseq-train has it (complete)"
+    text = "how lines are put into blocks, as in fairseq-train (complete)"
     add("--sample-break-mode", choices=BREAK_MODES, default="complete", help=text)
 
 
@@ -165,16 +165,14 @@ def add_predict(verbs: Any) -> None:
         predict,
     )
     add = parser.add_argument
-    add("checkpoint", type=Path, metavar="CHECKPOINT", help="of a fine-tuned model")
-    add("data", type=Path, metavar="DATA", help="of glue, race or squad prepare")
-    text = (
-        "GLUE: lines `index<TAB>prediction`; RACE, SQuAD: JSON {question: answer}; SQuAD 2.0 has "
-    )
-    text += "OUT with .na.json beside it: probabilities of no answer"
+    add("checkpoint", type=Path, metavar="CHECKPOINT", help="checkpoint of a fine-tuned model")
+    add("data", type=Path, metavar="DATA", help="folder of glue, race or squad prepare")
+    text = "GLUE: lines `index<TAB>prediction`; RACE, SQuAD: JSON {question: answer}; SQuAD 2.0 "
+    text += "also writes OUT with .na.json beside it: probabilities of no answer"
     add("output", type=Path, metavar="OUT", help=text)
     add("--task", choices=tuple(BENCHMARKS), required=True)
     add("--split", default="valid", metavar="NAME", help="of DATA (valid)")
-    text = "examples at a time, for GLUE and RACE (32)"
+    text = "examples in a batch, for GLUE and RACE (32)"
     add("--batch-size", type=positive, default=32, metavar="N", help=text)
 
 

@@ -165,8 +165,8 @@ def _new_options(donor: Donor, arch: str, options: Sequence[str]) -> argparse.Na
         if old is not None and new != old:
             flag = "--" + name.replace("_", "-")
             raise CheckpointError(
-                f"{donor.path} is of another shape: its {flag} is {old} (--arch {donor.arch}), but "
-                f"--arch {arch} has {new}; pass the architecture of the donor's name, or {flag}."
+                f"{donor.path} has another shape: its {flag} is {old} (--arch {donor.arch}), but "
+                f"--arch {arch} has {new}; pass the architecture named after the donor's, or {flag}."
             )
     # A donor does not decide where the new model's positions come from.
     renewed = [option.dest for option in all_options()]
@@ -199,7 +199,7 @@ def _explicit_options(family: Family, options: Sequence[str]) -> dict[str, Any]:
     family.model.add_args(parser)
     # Otherwise fairseq's defaults of some options would look like the user's choice.
     unset = argparse.Namespace(**dict.fromkeys(vars(parser.parse_args([])), _UNSET))
-    with refused_options("Options of a warm start are the model's alone"):
+    with refused_options("A warm start takes only options of the model"):
         given = vars(parser.parse_args(list(options), unset))
     return {name: value for name, value in given.items() if value is not _UNSET}
 
@@ -217,7 +217,7 @@ def check_options_of_a_warm_start(arch: str, options: Sequence[str]) -> None:
         if name in explicit:
             flag = "--" + name.replace("_", "-")
             raise UsageError(
-                f"`{flag}` cannot be given to a warm start, whose shape is the donor's: change it in the "
+                f"`{flag}` cannot be given to a warm start: the donor sets the shape. Change it in the "
                 "configuration, or train from random parameters (`--scratch`)."
             )
 
@@ -278,7 +278,7 @@ def _with_length(donor: Donor, args: argparse.Namespace, extend: str | None) -> 
         donor_length = getattr(donor.args, "max_positions", None) or DEFAULT_POSITIONS
         args.max_positions = wanted or donor_length
         if extend is not None:
-            model = path if table is None else "the model that starts"
+            model = path if table is None else "the new model"
             raise CheckpointError(
                 f"`--extend` must not be given: {model} has no learned table of positions to lengthen."
             )

@@ -118,7 +118,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     for key, only in _ONLY.items():
         if config.get(key, only) not in (only, None):
             raise CheckpointError(
-                f"{path}: `{key}` must be {only!r}, as fairseq's RoBERTa has it, but is "
+                f"{path}: `{key}` must be {only!r}, as in fairseq's RoBERTa, but is "
                 f"{shown(config[key])} instead."
             )
     return config
@@ -127,7 +127,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 def read_config(path: Path, *kinds: str) -> dict[str, Any]:
     """Read config.json, whose ``model_type`` must be one of ``kinds``."""
     if not path.is_file():
-        raise CheckpointError(f"There is no {path}; a Hugging Face model is a folder that has one.")
+        raise CheckpointError(f"There is no {path}; a folder of a Hugging Face model has one.")
     config: dict[str, Any] = read_json(path, dict)
     kind = config.get("model_type")
     if kind not in kinds:
@@ -145,7 +145,7 @@ def _weights_file(folder: Path) -> Path:
         return weights[0]
     if list(folder.glob("*.index.json")):
         raise CheckpointError(
-            f"The weights of {folder} are in several files; save the model in one (transformers: "
+            f"The weights of {folder} are in several files; save the model in one file (transformers: "
             "save_pretrained with a larger max_shard_size)."
         )
     raise CheckpointError(f"{folder} has no weights: neither {names[0]} nor {names[1]}.")
@@ -162,13 +162,13 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
             from safetensors.torch import load_file
         except ImportError:
             raise CheckpointError(
-                f"Reading {path} takes a package that is missing here: pip install safetensors."
+                f"Reading {path} needs a package that is missing: pip install safetensors."
             ) from None
         try:
             tensors = load_file(path)
         except SafetensorError as error:
             raise CheckpointError(
-                f"{path} is no whole safetensors file ({error}); a copy may have broken off."
+                f"{path} is no complete safetensors file ({error}); it may be a partial copy."
             ) from None
     return path, {n: t.float() if t.is_floating_point() else t for n, t in tensors.items()}
 
@@ -192,7 +192,7 @@ def _fairseq_names(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Te
             new_name = {**_EMBEDDINGS, **_HEADS}.get(part)
         if new_name is None:
             raise CheckpointError(
-                f"{path} holds {shown(name)}, for which fairseq's RoBERTa has no place."
+                f"{path} holds {shown(name)}, which fairseq's RoBERTa does not have."
             )
         renamed[f"{new_name}.{kind}"] = tensor
     return renamed, ignored
@@ -205,9 +205,9 @@ def _join_positions(source: Source, first: int) -> None:
     segments = source.tensors.pop("segments.weight", None)
     if segments is not None:
         rows = rows + segments[0]
-        source.notes.append("the vector of segment 0 is part of every position")
+        source.notes.append("the vector of segment 0 was added to every position")
         if len(segments) > 1:
-            source.notes.append(f"{len(segments) - 1} more of the source's segments: left behind")
+            source.notes.append(f"{len(segments) - 1} more of the source's segments were left out")
     unused = rows.new_zeros(source.dictionary.pad() + 1, rows.size(1))
     source.tensors[name] = torch.cat([unused, rows])
     source.options["max_positions"] = len(rows)

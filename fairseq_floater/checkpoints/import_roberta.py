@@ -233,9 +233,7 @@ def _check(tensors: dict[str, Tensor], state: dict[str, Tensor], path: Path) -> 
     """Check that ``tensors`` are the model's, with or without the masked-LM head."""
     unknown = [name for name in tensors if name not in state]
     if unknown:
-        raise CheckpointError(
-            f"{path} holds {unknown[0]}, for which fairseq's RoBERTa has no place."
-        )
+        raise CheckpointError(f"{path} holds {unknown[0]}, which fairseq's RoBERTa does not have.")
     missing = [name for name in state if name not in tensors]
     head = [name for name in state if name.startswith(HEAD) and name != f"{HEAD}weight"]
     if missing not in ([], head):

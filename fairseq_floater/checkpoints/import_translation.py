@@ -199,7 +199,7 @@ def _fairseq_form(
                 f"its vocabulary they are {expected}."
             )
         if name != _SOURCE and len(tensors[name]) != rows:
-            raise CheckpointError(f"{path} contradicts itself: {name} has not {rows} rows.")
+            raise CheckpointError(f"{path} contradicts itself: {name} does not have {rows} rows.")
         missing = torch.full_like(tensors[name][:1], _NEVER if name == _BIAS else 0.0)
         tensors[name] = torch.cat([tensors[name], missing])[order]
     return tensors, (source[0], target[0]), ignored

@@ -140,11 +140,11 @@ def position_loss(
         CheckpointError: another kind of model, another dictionary, or a bin without a token.
     """
     if list(bins) != sorted(set(bins)) or not bins:
-        raise UsageError(f"`--bins` must grow, but is {','.join(map(str, bins))}.")
+        raise UsageError(f"`--bins` must be rising numbers, but is {','.join(map(str, bins))}.")
     state = load_checkpoint(checkpoint)
     args = model_args(state, checkpoint)
     if position_eval and not hasattr(args, "position_encoder"):
-        raise UsageError(f"`--position-eval` needs a model of this package, unlike {checkpoint}.")
+        raise UsageError(f"`--position-eval` needs a model of this package; {checkpoint} is none.")
     masks: dict[str, Any] = {}
     if family_of(architecture(args)) is TRANSLATION:
         args.position_eval = position_eval or getattr(args, "position_eval", NONE)
@@ -250,7 +250,7 @@ def _filled_bins(tokens: _Tokens, ends: Sequence[int], split: str) -> list[Bin]:
             f"the last one is at {tokens.positions.max()}" if len(tokens.bits) else "there is none"
         )
         raise CheckpointError(
-            f"No token to predict of {split} lies at {empty.first} to {empty.last} ({last}); choose other "
+            f"{split} has no token to predict at {empty.first} to {empty.last} ({last}); choose other "
             "--bins, or text with longer lines or another --sample-break-mode."
         )
     return groups

@@ -149,7 +149,7 @@ def _answer_race(request: _Request, model: RobertaModel, task: Any) -> tuple[int
 def _as_many(names: list[str], number: int, path: Path) -> list[str]:
     if len(names) != number:
         raise CheckpointError(
-            f"{path} has {len(names):,} examples, but the data beside it {number:,}; prepare them anew."
+            f"{path} has {len(names):,} examples, but the data beside it {number:,}; prepare them again."
         )
     return names
 

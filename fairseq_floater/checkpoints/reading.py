@@ -79,7 +79,7 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
         start = file.read(1)
     if start not in (b"P", b"\x80", b""):  # an archive, a pickle, or nothing
         raise CheckpointError(
-            f"{path} is nothing that torch saved; perhaps a web page, or a pointer of Git LFS."
+            f"{path} was not saved by torch; perhaps it is a web page or a pointer of Git LFS."
         )
     allow_fairseq_checkpoints()
     try:
@@ -87,7 +87,7 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as file:
                 if damaged := file.testzip():
-                    raise zipfile.BadZipFile(f"the checksum of {damaged} is another")
+                    raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = _reason(error)
@@ -101,7 +101,7 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
     # torch interprets damaged bytes too, so it may raise any exception.
     except Exception as error:
         raise CheckpointError(
-            f"{path} is no whole checkpoint ({first_line(error)}); a copy may have broken off."
+            f"{path} is no complete checkpoint ({first_line(error)}); it may be a partial copy."
         ) from None
 
 
@@ -206,7 +206,7 @@ def save_checkpoint(state: dict[str, Any], path: str | os.PathLike[str]) -> None
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise CheckpointError(
-            f"{path} could not be written ({reason}); nothing was left behind."
+            f"{path} could not be written ({reason}); no partial file was left."
         ) from None
 
 

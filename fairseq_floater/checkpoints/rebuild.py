@@ -185,7 +185,7 @@ def read_dictionary(file: Path) -> Dictionary:
         return Dictionary.load(str(file))
     except Exception as error:  # fairseq may raise any exception here
         reason = first_line(error)
-        raise CheckpointError(f"{file} is no dictionary of fairseq's: {reason}.") from None
+        raise CheckpointError(f"{file} is no fairseq dictionary: {reason}.") from None
 
 
 def load_dictionaries(
@@ -269,7 +269,7 @@ def _same_dictionary(
         if a != b:
             raise CheckpointError(
                 f"The dictionary {file} is not {original}, which {path} was trained with: entry {i} "
-                f"is {b!r}, there {a!r}."
+                f"is {b!r}, not {a!r}."
             )
     return dictionary
 
@@ -305,7 +305,7 @@ def build_model(
         dictionaries = dictionaries or load_dictionaries(state, args, path, None)
         model = ARCH_MODEL_REGISTRY[arch].build_model(args, BareTask(*dictionaries))
     except ValueError as error:
-        raise CheckpointError(f"{path}: its options make no model: {error}") from None
+        raise CheckpointError(f"{path}: no model can be built from its options: {error}") from None
     try:
         loaded = model.load_state_dict(parameters, strict=False)
     except RuntimeError as error:
@@ -313,5 +313,5 @@ def build_model(
         raise CheckpointError(f"{path} does not fit its own options: {reason}.") from None
     missing = [name for name in loaded.missing_keys if "positions." in name]
     if missing:
-        raise CheckpointError(f"{path} lacks {missing[0]}, which its own options ask for.")
+        raise CheckpointError(f"{path} lacks {missing[0]}, which its own options require.")
     return model.eval()

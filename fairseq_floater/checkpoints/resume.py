@@ -35,16 +35,16 @@ def repair_last(folder: str | os.PathLike[str]) -> str:
         others = [*_whole_others(best)]
         if source := next(filter(_is_best, others), next(iter(others), None)):
             write_whole(best, partial(shutil.copyfile, source))
-            said = f"{best} was broken off; replaced by {source}; "
+            said = f"{best} was damaged; replaced by {source}; "
     if not last.exists():
         return f"{said}nothing to resume from"
     if _is_whole(last):
         return f"{said}resuming from {last}"
     if source := next(_whole_others(last), None):
         write_whole(last, partial(shutil.copyfile, source))
-        return f"{said}{last} was broken off; resuming from {source}"
+        return f"{said}{last} was damaged; resuming from {source}"
     last.replace(last.with_suffix(".broken"))
-    return f"{said}{last} was broken off and there is no other checkpoint; starting over"
+    return f"{said}{last} was damaged and there is no other checkpoint; starting over"
 
 
 def _whole_others(path: Path) -> Iterator[Path]:

@@ -49,7 +49,7 @@ def check_state(state: dict[str, Any], path: Path, data: Path) -> None:
         raise CheckpointError(f"{path} is no RoBERTa: its architecture is {arch!r}.")
     if "optimizer_history" not in state or TOKENS not in state["model"]:
         raise CheckpointError(
-            f"{path} has a form of 2019; `floater import-roberta {path} NEW.pt` brings it up to date."
+            f"{path} has fairseq's format of 2019; `floater import-roberta {path} NEW.pt` converts it."
         )
     load_dictionaries(state, args, path, str(data))
 

@@ -49,11 +49,11 @@ _LEFT_BEHIND = re.compile(
 # Present once a translation donor's learned rows have become fairseq's table.
 _LEARNED_BASE = "encoder.embed_positions.weight"
 _TABLE_NOTE = (
-    "the donor's learned rows stand underneath: fairseq-train needs `--encoder-learned-pos "
-    "--decoder-learned-pos` as well"
+    "the donor's learned table is kept: fairseq-train also needs `--encoder-learned-pos "
+    "--decoder-learned-pos`"
 )
 _EPS_NOTE = (
-    "LayerNorm adds {0:g} to the variance: fairseq-train needs `--layer-norm-eps {0:g}` as well"
+    "LayerNorm adds {0:g} to the variance: fairseq-train also needs `--layer-norm-eps {0:g}`"
 )
 # The new model and the donor are compared on sentences of this many tokens. Beyond some tens of tokens
 # an untrained flow is far from its donor, whatever it will learn.
@@ -101,7 +101,7 @@ class WarmStartReport:
             return "\n".join(lines)
         why = ", ".join(self.changed) or f"{self.encoder} acts from the start"
         if exact:
-            beyond = f"the batch is of {_MEASURED} tokens a sentence, what is changed may act on longer ones"
+            beyond = f"the sentences have {_MEASURED} tokens, the changes may affect longer ones"
             why = beyond if self.changed else ""
         lines.append(
             f"start    {'' if exact else 'not '}the donor's function: log-probabilities differ by at most "
@@ -173,8 +173,8 @@ def _copy(model: BaseFairseqModel, donor: Donor, report: WarmStartReport) -> Non
             report.ignored.append(name)
         elif state[name].shape != tensor.shape:
             raise CheckpointError(
-                f"{donor.path} is of another shape: {name} is {list(tensor.shape)} there and "
-                f"{list(state[name].shape)} here."
+                f"{donor.path} has another shape: its {name} is {list(tensor.shape)}, that of the "
+                f"new model {list(state[name].shape)}."
             )
         else:
             report.copied.append(name)

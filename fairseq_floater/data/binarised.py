@@ -111,7 +111,7 @@ class PreparedText(PreparedFolder):
             row = "".join(f" {value:>13,}" for value in values)
             lines.append(f"{split:<14}{counts['subset']:<8}{row}")
             if kept := counts["empty_kept"]:
-                lines.append(f"  {kept:,} of them with an empty side, kept for scoring")
+                lines.append(f"  {kept:,} of these pairs with an empty side, kept for scoring")
         size = self.summary["dictionary"]
         separate = "separate_dictionaries" in self.summary["parameters"]
         use = "in two dictionaries" if separate else "shared by both languages"

@@ -50,15 +50,15 @@ def add_numbers(verbs: Any) -> None:
         flag, lines = f"--{split.replace('_', '-')}", f"lines ({defaults[split]})"
         parser.add_argument(flag, type=int, metavar="N", help=lines)
     for name in ("numbers_per_line", "long_numbers_per_line"):
-        flag, span = f"--{name.replace('_', '-')}", "({}, {})".format(*defaults[name])
+        flag, span = f"--{name.replace('_', '-')}", "numbers ({}, {})".format(*defaults[name])
         parser.add_argument(flag, type=int, nargs=2, metavar=("MIN", "MAX"), help=span)
-    parser.add_argument("--max-number", type=int, metavar="N", help="largest (9999)")
+    parser.add_argument("--max-number", type=int, metavar="N", help="largest number (9999)")
     parser.add_argument("--seed", type=int)
     parser.add_argument(
         "--force",
         dest="overwrite",
         action="store_true",
-        help="replace a corpus of other parameters",
+        help="replace a corpus made with other parameters",
     )
 
 
@@ -67,21 +67,21 @@ def add_quizzes(verbs: Any) -> None:
         verbs, "quizzes", "floater quizzes quizzes --scale 0.1", quiz_files.write_quizzes
     )
     parser.add_argument("out_dir", type=Path, metavar="OUT")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="(1)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="random seed (1)")
     text = "multiplies the number of examples (1.0)"
     parser.add_argument("--scale", type=float, default=1.0, metavar="X", help=text)
-    text = "replace quizzes of another seed or scale"
+    text = "replace quizzes made with another seed or scale"
     parser.add_argument("--force", action="store_true", help=text)
 
 
 def add_tasks(verbs: Any) -> None:
     parts = add_parts(verbs, "tasks")
-    summary = "SCAN: commands -> actions, tested on more actions than trained on"
+    summary = "SCAN: commands -> actions, trained on few actions, tested on more"
     example, pairs = "floater tasks scan scan --cutoff 26", 300
     scan = add_verb(parts, "scan", example, tasks.write_scan, summary=summary)
     text = "train on up to N actions, test on more"
     scan.add_argument("--cutoff", type=positive, required=True, metavar="N", help=text)
-    text = "tasks.txt, plain or .gz, that you have (default: it is fetched)"
+    text = "your own copy of tasks.txt, plain or .gz (default: it is fetched)"
     scan.add_argument("--from", dest="file", type=Path, metavar="FILE", help=text)
     sizes = {"train": 200_000, "valid": 1024, "test": 1024}
     for name, task in task_generators.TASKS.items():
@@ -99,8 +99,8 @@ def add_tasks(verbs: Any) -> None:
         for split, size in given.items():
             text = f"pairs ({size})"
             part.add_argument(f"--{split}", type=positive, default=size, metavar="N", help=text)
-        part.add_argument("--seed", type=int, default=1, metavar="N", help="of the draws (1)")
-        text = "replace a task of other parameters"
+        part.add_argument("--seed", type=int, default=1, metavar="N", help="random seed (1)")
+        text = "replace a task made with other parameters"
         part.add_argument("--force", action="store_true", help=text)
 
 
@@ -118,9 +118,9 @@ def add_prepare(verbs: Any) -> None:
 OUT_DIR gets
   bin/    what fairseq-train and fairseq-generate take; tests.json: the --gen-subset of each test split
   raw/    the raw lines of valid and the test splits, line for line as in bin/, for scoring
-  spm/    the text in subwords (bpe/ with --bpe subword-nmt, words/ with --subwords none), its model beside
-          it; dict.txt, summary.json
-Complete outputs are not made again: after a break, run the same command.""",
+  spm/    the text in subwords (bpe/ with --bpe subword-nmt, words/ with --subwords none)
+and the subword model, dict.txt and summary.json.
+Complete outputs are not made again: after an interruption, run the same command again.""",
     )
     add_options(parser)
 
@@ -132,16 +132,16 @@ def add_documents(verbs: Any) -> None:
         "floater documents my_text my_documents --segments 2,4,8 --separator '<s2>'",
         documents.join_lines,
         details="""
-Train and valid become documents of 1, 2, 4 and 8 sentences by turns; test_2, test_4 and test_8 have the
+Train and valid become documents of 1, 2, 4 and 8 sentences in turn; test_2, test_4 and test_8 have the
 sentences of test. scripts/prepare_text.sh takes OUT_DIR, with --separator.""",
     )
     parser.add_argument("raw_dir", type=Path, metavar="RAW_DIR")
     parser.add_argument("out_dir", type=Path, metavar="OUT_DIR")
-    text = "sentences a document, numbers with commas"
+    text = "numbers of sentences in a document, separated by commas"
     parser.add_argument("--segments", type=_counts, required=True, metavar="N,N", help=text)
-    text = "word between two sentences, which the text does not hold"
+    text = "word to put between two sentences; the text must not contain it"
     parser.add_argument("--separator", required=True, metavar="SYMBOL", help=text)
-    parser.add_argument("--force", action="store_true", help="replace documents of other text")
+    parser.add_argument("--force", action="store_true", help="replace documents from other text")
 
 
 def _counts(text: str) -> list[int]:
@@ -158,7 +158,7 @@ def add_wmt14(verbs: Any) -> None:
 The script takes the options below, fetches the archives and runs the other steps. DIR gets
   archives/   what was downloaded, with its checksums; corpus/ has the raw text of train, valid and test
   bin/        what fairseq-train takes, and raw/, bpe/ or spm/ as prepare_text.sh makes them
-  wmt14.json  counts, beside the published ones
+  wmt14.json  our counts and the published ones
 Cleaning: 1 to 250 subwords a side, at most 1.5 times as many on one side as on the other.
 En-De takes 1.7 GB of downloads and about 7 GB of disk, En-Fr 6.7 GB and about 55 GB.""",
         json=False,

@@ -117,7 +117,7 @@ class MosesSegmenter:
     def __init__(self, codes_path: Path, langs: tuple[str, str], workers: int = 1) -> None:
         codes = codes_path.read_text(encoding="utf-8")
         if not codes.startswith("#version:"):
-            raise TextDataError(f"{codes_path} holds no codes of subword-nmt.")
+            raise TextDataError(f"{codes_path} is not a file of subword-nmt codes.")
         self._pool = _pool(workers, langs, codes)
 
     def pieces(

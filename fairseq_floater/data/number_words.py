@@ -103,7 +103,7 @@ class NumbersSummary:
         lines = [f"{'file':<16}{'lines':>10}{'bytes':>14}  sha256"]
         for name, f in self.files.items():
             lines.append(f"{name:<16}{f['lines']:>10}{f['bytes']:>14}  {f['sha256'][:16]}")
-        state = "is whole already and was left as it is" if self.skipped else "is written"
+        state = "is complete already and was left as it is" if self.skipped else "is written"
         return "\n".join([*lines, f"{self.out_dir} {state}."])
 
 

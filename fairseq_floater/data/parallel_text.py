@@ -36,7 +36,7 @@ def check_languages(source: str, target: str) -> None:
     """Raise UsageError if the languages are equal, or cannot be part of a file name."""
     for language in (source, target):
         if not LANGUAGE.fullmatch(language):
-            rule = "A language is a letter, then letters, digits, _ and -"
+            rule = "A language must be a letter, then letters, digits, _ or -"
             raise UsageError(f"{rule}, but is {shown(language)}.")
     if source == target:
         raise UsageError(f"`--src` and `--tgt` must differ, but both are {source!r}.")
@@ -98,7 +98,7 @@ def read_lines(path: Path) -> Iterator[str]:
                     ) from None
                 yield text.rstrip("\r\n").translate(_TO_SPACES)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise TextDataError(f"{path} is no whole gzip file: {str(error).rstrip('.')}.") from None
+        raise TextDataError(f"{path} is not a valid gzip file: {str(error).rstrip('.')}.") from None
 
 
 def read_pairs(raw_dir: Path, split: str, src: str, tgt: str) -> Iterator[tuple[str, str]]:

@@ -33,6 +33,6 @@ def check_pieces(files: Iterable[Path], encoded: bool) -> None:
             )
         if encoded and sum(marked) < len(marked) / 2:
             raise TextDataError(
-                f"{path} is not in subwords (line {marked.index(False) + 1} has no mark of "
-                "sentencepiece's), but `--encoded` says so."
+                f"{path} is not in subwords (line {marked.index(False) + 1} has no "
+                "sentencepiece mark), but `--encoded` says so."
             )

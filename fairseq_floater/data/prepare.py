@@ -109,8 +109,8 @@ class Preparation:
         outputs = [self.text, self.out_dir / "raw", self.out_dir / "bin"]
         if self.raw_dir.resolve() in [path.resolve() for path in outputs]:
             raise TextDataError(
-                f"RAW_DIR must not be {self.raw_dir}, because output goes there; move it or choose "
-                "another OUT_DIR."
+                f"RAW_DIR must not be {self.raw_dir}, because output goes there; move RAW_DIR or "
+                "choose another OUT_DIR."
             )
         inputs = [text_file(self.raw_dir, s, lang) for s in self.splits for lang in self.langs]
         inputs += filter(Path.is_file, map(self._groups, self.splits[2:]))
@@ -127,7 +127,7 @@ class Preparation:
         old = Origin.read(self.out_dir / MANIFEST)
         if old is None:
             raise TextDataError(
-                f"{self.out_dir} holds `{present[0]}`, which was not made here; choose another "
+                f"{self.out_dir} holds `{present[0]}`, which floater did not make; choose another "
                 "OUT_DIR."
             )
         is_made(self.out_dir, old, origin, force=self.force, option="OUT_DIR")
@@ -230,7 +230,7 @@ def prepare(
                 f"{option} is for --bpe sentencepiece, but --bpe is {subwords or parameters['bpe']}"
             )
     if separate_dictionaries and not subwords:
-        raise UsageError("`--separate-dictionaries` is of `--subwords none`: subwords are joint.")
+        raise UsageError("`--separate-dictionaries` needs `--subwords none`: subwords are joint.")
     if subwords:
         parameters["bpe"] = subwords
     if separate_dictionaries:  # older data have no such parameter

@@ -29,19 +29,19 @@ def _ratio(text: str) -> float:
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     text = (
-        "train.LANG, valid.LANG and any test*.LANG of both languages, UTF-8, plain or .gz; test.groups, if "
-        "any, names a group for each line of test, to be scored by as well"
+        "train.LANG, valid.LANG and any test*.LANG of both languages, UTF-8, plain or .gz; test.groups, "
+        "if present, names a group for each line of test; scores by group are added"
     )
     add("raw_dir", metavar="RAW_DIR", type=Path, help=text)
     add("out_dir", metavar="OUT_DIR", type=Path)
     add("--src", required=True, metavar="LANG", help="source language, as in the file names")
     add("--tgt", required=True, metavar="LANG", help="target language")
     subwords = parser.add_mutually_exclusive_group(required=True)
-    text = "subwords of both languages together, to be learned"
+    text = "number of subwords to learn, shared by both languages"
     subwords.add_argument("--vocab", type=positive, metavar="N", help=text)
-    text = "a sentencepiece model to use instead (of `floater s2l split`, say)"
+    text = "a sentencepiece model to use instead (for example, of `floater s2l split`)"
     subwords.add_argument("--spm-model", type=Path, metavar="FILE", help=text)
-    text = "no subwords: words as spaces separate them; those that train has not are unknown"
+    text = "no subwords: text is split at spaces; words that are not in train are unknown"
     subwords.add_argument("--subwords", choices=(WORDS,), help=text)
     text = "with --subwords none: a dictionary for each language, not one for both"
     add("--separate-dictionaries", action="store_true", help=text)
@@ -56,12 +56,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--max-ratio", type=_ratio, default=0.0, metavar="R", help=text)
     text = "share of characters that the subwords cover (1.0)"
     add("--character-coverage", type=share, default=1.0, metavar="C", help=text)
-    text = "a word that stays one subword, between the sentences of a document (floater documents)"
+    text = "word between the sentences of a document (floater documents), kept as one subword"
     add("--separator", metavar="SYMBOL", help=text)
     text = "processes (the number of cores, at most 8)"
     add("--workers", type=positive, default=cores(8), metavar="N", help=text)
-    text = "start over where OUT_DIR was made from other text or settings"
+    text = "start over if OUT_DIR was made from other text or settings"
     add("--force", action="store_true", help=text)
-    add("--dry-run", action="store_true", help="print the commands and run none")
-    text = "the step before or after fairseq-preprocess alone, as --dry-run prints them"
+    add("--dry-run", action="store_true", help="print the commands, do not run them")
+    text = "only the step before or after fairseq-preprocess; --dry-run prints all three"
     add("--only", choices=("encode", "finish"), help=text)

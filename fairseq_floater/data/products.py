@@ -62,7 +62,7 @@ def is_made(
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     if old is None:
-        raise TextDataError(f"{folder} was not made here; choose another {option}.")
+        raise TextDataError(f"{folder} was not made by floater; choose another {option}.")
     difference = old.differs_from(new)
     if difference is not None and not force:
         raise TextDataError(

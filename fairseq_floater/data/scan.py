@@ -27,7 +27,7 @@ def fetch_scan(folder: Path) -> Path:
     command = ["bash", "-c", 'source "$0" && fetch_all "$1"', str(script), line]
     if not script.is_file() or subprocess.run(command, check=False).returncode:
         raise TextDataError(
-            f"SCAN could not be fetched; get {TASKS.url} by other means and pass it with `--from FILE`."
+            f"SCAN could not be fetched; download {TASKS.url} yourself and pass it with `--from FILE`."
         )
     return folder / TASKS.name
 
@@ -42,7 +42,7 @@ def read_scan(path: Path) -> list[Example]:
     try:
         content = gzip.decompress(content) if path.suffix == ".gz" else content
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise TextDataError(f"{path} is no whole gzip file: {error}.") from None
+        raise TextDataError(f"{path} is not a valid gzip file: {error}.") from None
     if (digest := hashlib.sha256(content).hexdigest()) != TASKS.sha256:
         raise TextDataError(
             f"{path} must be SCAN's tasks.txt with the SHA-256 {TASKS.sha256}, but has {digest}."

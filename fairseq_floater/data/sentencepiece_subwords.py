@@ -40,7 +40,7 @@ def train_subword(
     """
     if separator and (separator in FAIRSEQ_SYMBOLS or re.search(r"[\s\u2581]", separator)):
         raise TextDataError(
-            f"The separator must be one word, such as <s2>, and no symbol of fairseq's, but is {separator!r}."
+            f"The separator must be one word, such as <s2>, and not a fairseq symbol, but is {separator!r}."
         )
     stride = max(1.0, lines / SUBWORD_PAIRS)
     sample = (pair for k, pair in enumerate(pairs) if int(k // stride) != int((k - 1) // stride))
@@ -79,7 +79,7 @@ def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
     try:
         return sentencepiece.SentencePieceProcessor(model_file=str(path))
     except (OSError, RuntimeError):
-        raise TextDataError(f"{path} is no readable sentencepiece model.") from None
+        raise TextDataError(f"{path} is not a readable sentencepiece model.") from None
 
 
 class Segmenter:

@@ -47,7 +47,7 @@ class Words:
         for source, target in batch:
             sides = source.split(), target.split()
             if symbols := _CONTROL.intersection([*sides[0], *sides[1]]):
-                raise TextDataError(f"The text has the word {min(symbols)}, a symbol of fairseq's.")
+                raise TextDataError(f"The text has the word {min(symbols)}, a fairseq symbol.")
             yield sides
 
 
@@ -91,7 +91,7 @@ def encode_split(
                     file.write(text + "\n")
     if counts["kept"] == 0:
         why = ", ".join(f"{number:,} {fault}" for fault, number in dropped.items())
-        raise TextDataError(f"No pair of `{split}` is left: of {counts['lines']:,} lines {why}.")
+        raise TextDataError(f"No pair of `{split}` is left of {counts['lines']:,} lines: {why}.")
     return counts
 
 

@@ -45,7 +45,7 @@ def write_scan(
         short = [number for number, length in enumerate(lengths) if length <= cutoff]
         if not 2 * valid < len(short) < len(pairs):
             raise TextDataError(
-                f"`--cutoff` must leave pairs to train on and to test, but is {cutoff}: SCAN has "
+                f"`--cutoff` must leave pairs for training and for the test, but is {cutoff}: SCAN has "
                 f"{min(lengths)} to {max(lengths)} actions."
             )
         random = stream(f"scan {seed}")
@@ -96,7 +96,7 @@ def _drawn(task: str, split: str, size: int, seed: int) -> Iterator[Example]:
         example = of.draw(draws, span)
         return example, " ".join(example.source)
 
-    refusal = f"`{split}` must be of fewer examples than {size}: after {{}} no new one was found."
+    refusal = f"`{split}` must be smaller, but is {size}: after {{}} examples no new one was found."
     share = _SHARES.get(split, range(16))
     # As in the papers, training text repeats some of the short examples.
     return each_once(draw, size, share, refusal, repeats=split == "train")

@@ -74,7 +74,7 @@ def _unpack(args: argparse.Namespace) -> None:
                 if not (_folder(args) / name).is_file():
                     write_whole(_folder(args) / name, partial(_write_member, file, name))
     except (KeyError, zipfile.BadZipFile) as error:
-        raise TextDataError(f"{archive} is no archive of WikiText-103: {error}.") from None
+        raise TextDataError(f"{archive} is not an archive of WikiText-103: {error}.") from None
 
 
 def _write_member(file: zipfile.ZipFile, name: str, path: Path) -> None:
@@ -105,22 +105,22 @@ def _print_words(args: argparse.Namespace) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "of `floater mlm wikitext` alone: the script runs them all"
+    text = "for `floater mlm wikitext` itself; the script runs all steps"
     add("step", choices=("archives", "text", "words"), help=text)
     add("out", type=Path, metavar="OUT")
     text = "gpt2, which RoBERTa uses, or sentencepiece, learned from the text (--vocab N)"
     add("--bpe", choices=("gpt2", "sentencepiece"), required=True, help=text)
     text = (
-        "your text instead: train.txt, valid.txt and test.txt if you have any (or .gz); a paragraph a "
-        "line, an empty line between documents"
+        "folder of your own text instead: train.txt, valid.txt, optionally test.txt (or .gz); one paragraph "
+        "a line, an empty line between documents"
     )
     add("--text", type=Path, metavar="DIR", help=text)
-    text = "encoder.json and vocab.bpe that you have, instead of fetching them"
+    text = "folder with your own encoder.json and vocab.bpe, instead of fetching them"
     add("--bpe-dir", type=Path, metavar="DIR", help=text)
     text = "dict.txt of the pretrained model (default with gpt2: fairseq's, fetched)"
     add("--dict", type=Path, metavar="FILE", help=text)
     add("--vocab", type=positive, metavar="N", help="subwords to learn")
-    text = "take all files from this URL (http, https, file) or folder only, by their file names"
+    text = "take all files only from this URL (http, https, file) or folder, by file name"
     add("--mirror", type=mirror, metavar="PLACE", help=text)
     text = "the text is not the published one: record its checksum"
     add("--rehearsal", action="store_true", help=text)

@@ -199,7 +199,7 @@ def _warn_of_tokenised(hypotheses: Sequence[str]) -> None:
     count = sum(line.endswith(" .") for line in hypotheses)
     if count >= _MANY_TOKENISED:
         logger.warning(
-            f"{count} hypotheses end in ` .`, as tokenised text does: raw text was expected, and "
+            f"{count} hypotheses end in ` .`, as if they were tokenised: give raw text, because "
             "sacreBLEU tokenises it itself."
         )
 
@@ -263,7 +263,7 @@ def _check_options(language: str, compound_split: bool | None, test_set: str | N
         rule = "`target_language` must be de for a compound split"
         raise scoring_error(rule, f"is {first_subtag(language)!r}", option=True)
     if test_set is not None and not re.fullmatch(r"[\w./+-]+", test_set):
-        rule = "`test_set` must be of letters, digits and . / + - _"
+        rule = "`test_set` must consist of letters, digits and . / + - _"
         raise scoring_error(rule, f"is {test_set!r}", option=True)
 
 
@@ -275,6 +275,6 @@ def _check_corpus(
         raise scoring_error(f"`{name}` must hold text", fault)
     if len(hypotheses) != len(references):
         are_fewer = len(hypotheses) < len(references)
-        hint = f"; if they are fairseq's, {DROPPED_HINT}" if are_fewer else ""
+        hint = f"; if they are from fairseq: {DROPPED_HINT}" if are_fewer else ""
         rule = f"`{hypotheses_name}` must have as many sentences as `{name}`, {len(references)}"
         raise scoring_error(rule, f"has {len(hypotheses)}", hint)

@@ -16,22 +16,22 @@ def add_score(verbs: Any) -> None:
     example = "floater score generate.txt --references test.de --target-lang de --json scores.json"
     parser = add_verb(verbs, "score", example, bleu.score_files)
     add = parser.add_argument
-    add("hypotheses_path", metavar="HYPOTHESES", help="fairseq-generate's output or lines")
+    add("hypotheses_path", metavar="HYPOTHESES", help="fairseq-generate's output, or plain lines")
     text = "raw text, one sentence a line"
     add("--references", dest="references_path", required=True, metavar="FILE", help=text)
-    text = "of the references: de"
+    text = "language of the references, such as de"
     add("--target-lang", dest="target_language", required=True, metavar="LANG", help=text)
     add("--format", default="auto", choices=FORMATS)
-    text = "join subwords first, where the hypotheses still hold them"
+    text = "join subwords first, if the hypotheses still hold subwords"
     add("--remove-bpe", choices=tuple(BPE_MARKS), help=text)
-    text = "insist on BLEU after splitting compounds (made for German by itself, refused elsewhere)"
+    text = "require BLEU with split compounds (default for German, an error for other languages)"
     add("--compound-split", action="store_const", const=True, help=text)
-    text = "SYMBOL stands between sentences of a line (floater documents): scores of these, and by place"
+    text = "SYMBOL separates sentences in a line (floater documents): score each, and by position"
     add("--documents", metavar="SYMBOL", help=text)
-    add("--test-set", metavar="NAME", help="wmt14/full, wmt14: checks the line count")
-    text = "another metric's numbers (COMET), one a line in the order of the references"
+    add("--test-set", metavar="NAME", help="wmt14/full, wmt14: the line count is checked")
+    text = "scores of another metric (COMET), one a line in the order of the references"
     add("--scores", dest="scores_path", metavar="FILE", help=text)
-    text = "write the hypotheses there, one a line in the order of the references"
+    text = "write the hypotheses to FILE, one a line in the order of the references"
     add("--lines", dest="lines_path", metavar="FILE", help=text)
     text = "signature of the model that translated, for the JSON"
     add("--system", metavar="SIGNATURE", help=text)
@@ -40,10 +40,10 @@ def add_score(verbs: Any) -> None:
 
 def add_metric_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "also the share of hypotheses that are their reference, word for word"
+    text = "also the share of hypotheses that equal their reference word for word"
     add("--exact-match", action="store_true", help=text)
     text = "sacreBLEU's tokenizer (its own choice for the target language: 13a, zh, ja-mecab, ko-mecab)"
     add("--tokenize", choices=TOKENIZERS, help=text)
-    text = "resamples for the intervals (1000; 0: none)"
+    text = "bootstrap resamples for the intervals (1000; 0: no intervals)"
     add("--bootstrap", type=int, default=1000, metavar="N", help=text)
-    add("--seed", type=int, default=12345, help="of the resamples (12345)")
+    add("--seed", type=int, default=12345, help="random seed of the resamples (12345)")

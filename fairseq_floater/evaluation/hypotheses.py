@@ -13,7 +13,7 @@ from fairseq_floater.evaluation.lines import FilePath, TextFile, scoring_error
 
 FORMATS = ("auto", "generate", "plain")
 DROPPED_HINT = (
-    "fairseq silently drops the sentences of batches whose size is no multiple of 8 unless "
+    "fairseq silently drops the sentences of batches whose size is not a multiple of 8 unless "
     "`--required-batch-size-multiple 1` is given."
 )
 # A mark in a smaller share of lines counts as text: unjoined subwords are in nearly every line.
@@ -95,7 +95,7 @@ def _best_hypotheses(
         earlier = first.setdefault((tag, sentence), number)
         # fairseq prints S and T once per sentence, then its hypotheses one after the other.
         if earlier != number and not (tag == wanted and sentence == previous):
-            refusal = f"line {number} brings sentence {sentence} of line {earlier} again"
+            refusal = f"line {number} repeats sentence {sentence} of line {earlier}"
             hint = "; are these two runs in one file?"
             raise scoring_error(f"`{file.path}` must hold each sentence once", refusal, hint)
         if tag == wanted:
@@ -124,7 +124,7 @@ def _wanted_tag(file: TextFile, tags: set[str], remove_bpe: str | None) -> str:
         raise scoring_error(f"`{file.path}` must hold hypotheses (D or H lines)", "holds none")
     if remove_bpe is None:
         kinds = " or ".join(BPE_MARKS)
-        hint = f"; say with `remove_bpe` ({kinds}) which pieces of words they hold."
+        hint = f"; name the kind of their subwords with `remove_bpe` ({kinds})."
         raise scoring_error(f"`{file.path}` must hold D lines", "holds only H lines", hint)
     return "H"
 
@@ -146,11 +146,11 @@ def _refuse_broken_off(file: TextFile, tagged: Sequence[TaggedLine]) -> None:
     if _LOG in file.lines[0]:
         sign = "fairseq's closing lines are missing"
     elif not file.ends_in_newline and len({line.tag for line in tagged}) > 1:
-        sign = "that line has no end"
+        sign = "that line has no newline"
     else:
         return
     hint = "; was fairseq-generate stopped, or the disk full? Generate it again."
-    raise scoring_error(f"`{file.path}` must be whole", f"breaks off at line {last} ({sign})", hint)
+    raise scoring_error(f"`{file.path}` must be complete", f"ends at line {last} ({sign})", hint)
 
 
 def _segmentations(lines: Sequence[str]) -> list[str]:

@@ -96,7 +96,7 @@ def bleu_metric(tokenize: str | None, language: str) -> Any:
         if isinstance(error, OSError):
             reason = f"sacreBLEU could not download or read its model ({reason})"
         rule = "`tokenize` must be a tokenizer that is installed"
-        given = f"is {tokenize!r}" if tokenize else f"is sacreBLEU's for {language}"
+        given = f"is {tokenize!r}" if tokenize else f"is sacreBLEU's choice for {language}"
         raise scoring_error(rule, given, f": {reason}.") from None
 
 

@@ -95,8 +95,8 @@ def add_run(verbs: Any) -> None:
         from_options(run),
         details="Trains the plain Transformer of CONFIG, the donor, once for all systems. Starts the encoder "
         "from it,\ntrains on at half the peak rate, averages the last checkpoints, translates and scores "
-        "every test set.\nA killed run goes on where it was; SIGTERM saves a checkpoint first. Options of "
-        "the model go after `--`.",
+        "every test set.\nA killed run continues where it stopped; SIGTERM saves a checkpoint first. Options "
+        "of the model go after `--`.",
     )
     commands.add_config(parser)
     add_system_options(parser, required=True)
@@ -119,7 +119,7 @@ def add_run_compare(verbs: Any) -> None:
         "run-compare",
         "bash scripts/compare.sh configs/text_tiny.yaml --raw my_text --seeds 1,2,3\n"
         "  bash scripts/compare.sh configs/numbers_s2l.yaml --encoders rope,t5,floater --status",
-        "Trains each system on the text of CONFIG, translates its test sets and scores them. Where "
+        "Trains each system on the text of CONFIG, translates its test sets and scores them. If "
         "CONFIG has\na section `s2l`, splits the text by source length first.",
         by_length=False,
     )
@@ -145,7 +145,7 @@ def add_run_tasks(verbs: Any) -> None:
         "bash scripts/tasks.sh configs/tasks.yaml --tasks scan:26,reverse --encoders all --seeds 1,2,3",
         from_options(tasks.run),
         details="Makes the text of each task (`floater tasks`), and compares the systems on it as compare.sh "
-        "does, in\nWORK/<task>. Ends with exact match by length, the published numbers below ours.",
+        "does, in\nWORK/<task>. Ends with exact match by length, our numbers above published ones.",
         json=False,
     )
     parser.set_defaults(by_length=False)
@@ -156,8 +156,8 @@ def _add_comparison(verbs: Any, name: str, example: str, details: str, *, by_len
     from fairseq_floater.experiments import compare
 
     details += (
-        "\nFinished runs are skipped, a run that another process is at is left to it, and a killed run "
-        "goes on where it\nwas: any number of machines may share the folder. The table is of finished runs."
+        "\nSkips finished runs, and runs that are in progress in another process. A killed run continues "
+        "where it stopped.\nAny number of machines may share the folder. The table shows finished runs."
     )
     run = from_options(compare.run)
     parser = add_verb(verbs, name, example, run, details=details, json=False)
@@ -173,9 +173,9 @@ def add_run_table2(verbs: Any) -> None:
         "run-table2",
         "bash scripts/table2.sh --only 'base-en-de-*'    # a column on this machine's GPUs",
         from_options(table2.run),
-        details="Data and donor of a column once, then warm start, training on, averaging, translation "
-        "and scores of\neach row, in any order, on any number of machines with a shared folder. "
-        "Finished cells are skipped.\nEnds with the table beside the paper's numbers.",
+        details="Makes data and donor of each column once. Then warm start, further training, averaging, "
+        "translation and\nscores of each row, in any order, on any number of machines with a shared "
+        "folder. Finished cells are\nskipped. Ends with the table beside the paper's numbers.",
         json=False,
     )
     table2.add_options(parser)
@@ -215,22 +215,22 @@ def add_info(verbs: Any) -> None:
         run,
     )
     parser.add_argument(
-        "--arch", default="floater_transformer", help="shape for which parameters are counted"
+        "--arch", default="floater_transformer", help="architecture to count parameters for"
     )
     text = (
-        "blocks whose parameters are counted beside those of all blocks: input (default), or numbers "
+        "blocks to count parameters for, besides all blocks: input (default), or numbers "
         "from 0: 0,2,4"
     )
     parser.add_argument("--blocks", default="input", metavar="BLOCKS", help=text)
     parser.add_argument(
         "--check",
         action="store_true",
-        help="packages, commands and GPUs instead, and with --config disk and memory; exits with 1 "
-        "if something is missing",
+        help="check packages, commands and GPUs instead, and with --config disk and memory; exits "
+        "with 1 if something is missing",
     )
     parser.add_argument("--config", metavar="CONFIG", help="--check: configuration")
     parser.add_argument("--work", metavar="DIR", help="--check: its folder (work/<name of CONFIG>)")
-    parser.add_argument("--data", metavar="DIR", help="--check: data that are made (WORK/data)")
+    parser.add_argument("--data", metavar="DIR", help="--check: prepared data (WORK/data)")
     parser.add_argument(
         "--processes", type=int, metavar="N", help="--check: GPUs to train on (all); 0: the CPU"
     )

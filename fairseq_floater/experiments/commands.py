@@ -54,14 +54,14 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mirror", metavar="PLACE", help="URL or folder to take WMT14's archives from"
     )
-    text = "the archives are not the published ones of WMT14"
+    text = "for archives that are not the published ones of WMT14"
     parser.add_argument("--rehearsal", action="store_true", help=text)
 
 
 def add_node_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the hardware, which :func:`machines_from_args` reads, and ``--dry-run``."""
     add_machine_options(parser)
-    text = "starts the command after it once on each node: 'srun --nodes=4 --ntasks-per-node=1'"
+    text = "prefix that starts a command once on each node: 'srun --nodes=4 --ntasks-per-node=1'"
     parser.add_argument("--launch", default="", metavar="COMMAND", help=text)
     text = "one of the nodes and a free port, where all nodes meet"
     parser.add_argument("--rendezvous", default="", metavar="HOST:PORT", help=text)

@@ -70,7 +70,7 @@ class ComparisonTable(Table):
         self.seeds = args.seeds or (looks and _seeds_of(args.work)) or [seed]
         if args.start is not None and args.encoders is None:
             raise UsageError(
-                "`--start` is of `--encoders`: the configuration's systems say theirs."
+                "`--start` needs `--encoders`: the configuration's systems have their own."
             )
         self.systems, self.baseline = systems_of(
             self.experiment,
@@ -176,7 +176,7 @@ class ComparisonTable(Table):
         if self.baseline in [entry.system.name for entry in runs]:
             argv += ["--baseline", self.baseline]
         elif self.baseline:
-            self.launcher.say(f"No comparison: the baseline {self.baseline} is not whole yet.")
+            self.launcher.say(f"No comparison: the baseline {self.baseline} is not finished yet.")
         settings = self.experiment.settings(System(PLAIN))
         argv += ["--max-len-a", settings["max_len_a"], "--max-len-b", settings["max_len_b"]]
         argv += self.experiment.metrics()
@@ -234,7 +234,7 @@ class ComparisonTable(Table):
 
     def lacking(self) -> str:
         is_scored = any(self._whole(entry.system) for entry in self.systems)
-        return "" if is_scored else "No run is whole yet: no table."
+        return "" if is_scored else "No run is finished yet: no table."
 
     def print(self) -> None:
         super().print()
@@ -263,10 +263,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "trained Transformer); default: as the baseline"
     )
     add("--start", choices=("scratch", "donor"), help=text)
-    text = "also run each system that takes it with --position-stretch LOW:HIGH"
+    text = "also run each system with --position-stretch LOW:HIGH, if it takes this option"
     add("--stretch", metavar="LOW:HIGH", help=text)
     text = (
-        "also run each system that takes these options of the model with them: --also='--position-cross "
+        "also run each system with these options of the model, if it takes them: --also='--position-cross "
         "relative'; may be given again"
     )
     add("--also", action="append", default=[], metavar="OPTIONS", help=text)

@@ -147,7 +147,7 @@ def _check(path: Path, config: Config) -> None:
     check = partial(require, path)
     data, budget, languages = config.data, config.budget, config.languages
     for side, language in vars(languages).items():
-        rule = "a code such as de (in quotes where YAML takes it for something else)"
+        rule = "a code such as de (in quotes if YAML reads it as another type)"
         fits = LANGUAGE.fullmatch(language) and language not in ("True", "False")  # YAML's `no`
         check(fits, f"languages: {side}", rule, language)
     needed = {"shape": ["arch"], "optimisation": ["lr"], "generation": ["beam", "lenpen"]}
@@ -160,7 +160,7 @@ def _check(path: Path, config: Config) -> None:
         check_missing(path, ["data.vocab"] if data.vocab is None else [])
     else:
         check_one_of(path, "data: subwords", data.subwords, [WORDS])
-        rule = "left out where `subwords` is none (null takes away what `extends` brings)"
+        rule = "left out if `subwords` is none (null removes what `extends` sets)"
         for key in ("vocab", "bpe", "wmt14"):
             given = getattr(data, key)
             check(given is None, f"data: {key}", rule, given)
@@ -186,7 +186,7 @@ def _check_systems(path: Path, name: str, section: Comparison) -> None:
     where = f"{path}: `{name}: systems`"
     if not section.systems or not all(map(_is_system, section.systems)):
         raise ConfigError(
-            f"{where} must list one line of options a system, or `options` and `label`."
+            f"{where} must list one line of options for each system, or `options` and `label`."
         )
     try:
         entries = section.listed()
@@ -194,7 +194,7 @@ def _check_systems(path: Path, name: str, section: Comparison) -> None:
         raise ConfigError(f"{where}: {error}") from None
     names, labels = [entry.system.name for entry in entries], [entry.label for entry in entries]
     if len(set(names)) < len(names):
-        raise ConfigError(f"{where} names {names} one of them twice.")
+        raise ConfigError(f"{where} lists a system twice: {names}.")
     if double := next((label for label in labels if labels.count(label) > 1), None):
         raise ConfigError(f"{where} has two labelled {double}; give one a `label`.")
     if section.baseline is not None:

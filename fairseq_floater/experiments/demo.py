@@ -30,14 +30,14 @@ SYSTEMS = (
 DETAILS = """
 English -> German number words, from nothing to a table in under ten minutes on two cores:
   plain                     fairseq's Transformer: the donor of the next two
-  FLOATER, qkv, warm        FLOATER at all blocks, started from the donor and trained on
-  sinusoid, warm            the donor trained on: the control, with as many updates as the rest
+  FLOATER, qkv, warm        FLOATER at all blocks, started from the donor and trained further
+  sinusoid, warm            the donor trained further: the control, with as many updates as the rest
   rope                      RoPE, from random parameters
   rotation_flow, stretched  a flow that keeps its norm, from random parameters, on stretched positions
 Scored on lines of trained length and on longer ones. A second run skips what is finished."""
 _JOBS = 2  # at a time, with one thread each: the models are too small for more threads
 _WHERE = """
-plain is fairseq's sinusoidal Transformer from random parameters. The two warm systems trained on from it.
+plain is fairseq's sinusoidal Transformer from random parameters. The two warm systems continue its training.
 The two others trained from random parameters for as many updates as plain and a warm system together:
 all but plain had equally many.
 
@@ -58,9 +58,7 @@ def run(work: Path, dry_run: bool) -> None:
     cells = [Cell(r.system.name, work / r.system.name, partial(Protocol, r)) for r in requests]
     with launcher.signals():
         if any(run_cells(cells, launcher, _JOBS, stop_early=True)):
-            raise UserError(
-                "The demo stopped: a system above failed. Run it again to go on from there."
-            )
+            raise UserError("The demo stopped: a system above failed. Run it again to continue.")
         options = ["--figure", work / "scores.png", "--json", work / "results.json"]
         launcher.run(floater("table", work, *options), name="table")
         launcher.run(floater("page", work, work / "page.html"), name="page")

@@ -94,7 +94,7 @@ def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[Listed
     return with_twins(
         systems,
         ["--position-stretch", stretch],
-        "No system takes `--stretch`: each has fairseq's positions underneath (see `--no-base`), or none "
+        "No system takes `--stretch`: each keeps fairseq's positions (see `--no-base`), or has none "
         "between two tokens.",
     )
 

@@ -150,8 +150,8 @@ def use_gpus(machines: Machines, *, dry_run: bool = False) -> dict[str, str]:
     gpus, wanted = visible_gpus(), 0 if machines.on_cpu else machines.processes
     if wanted > len(gpus):
         raise UserError(
-            f"--processes {wanted}, but this machine shows {len(gpus)} GPUs; --cpu is for processes "
-            "without one."
+            f"--processes {wanted}, but {len(gpus)} GPUs are visible here; to train on the "
+            "CPU, pass --cpu."
         )
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[:wanted])}
 
@@ -195,7 +195,7 @@ def add_machine_options(parser: argparse.ArgumentParser, processes: int | None =
         "--nodes", type=positive, default=1, metavar="N", help="number of nodes (1)"
     )
     parser.add_argument(
-        "--cpu", action="store_true", help="train on the CPU, whatever GPUs there are"
+        "--cpu", action="store_true", help="train on the CPU, even if there are GPUs"
     )
     parser.add_argument("--no-fp16", action="store_true", help="train in float32 on GPUs too")
 

@@ -215,7 +215,7 @@ class Job(ABC):
         """Hold the run's lock; record the reason of a failure."""
         with self.locks.hold(self.path / ".lock", _LOOKING) as is_held:
             if not is_held:
-                self.launcher.say(f"Another {self.script} is at work on {self.path}.")
+                self.launcher.say(f"Another {self.script} is running in {self.path}.")
                 raise BusyError
             before: dict[str, Any] = {}
             try:

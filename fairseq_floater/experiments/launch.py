@@ -209,7 +209,7 @@ class Launcher:
                 for text in lines:
                     line.read(text)
             elif (seconds := time.monotonic() - begun) - said > _QUIET:
-                self.say(f"{name}: at work for {duration(seconds)}; log in {log}")
+                self.say(f"{name}: running for {duration(seconds)}; log in {log}")
                 said = seconds
         return code
 

@@ -23,9 +23,9 @@ OK, NOTE, MISSING = "ok", "note", "missing"
 GB = 10**9
 # Command -> what to do without it.
 COMMANDS = {
-    "bash": "The scripts are written for it, 4.4 or later.",
-    "curl": "scripts/prepare_wmt14.sh downloads with it: install curl for WMT14.",
-    "nvidia-smi": "The scripts count GPUs with it: pass them --processes N.",
+    "bash": "The scripts need bash 4.4 or later.",
+    "curl": "scripts/prepare_wmt14.sh downloads with curl: install curl for it.",
+    "nvidia-smi": "The scripts count GPUs with nvidia-smi: pass --processes N to them.",
 }
 
 
@@ -89,15 +89,15 @@ def gpu_check(gpus: Sequence[Gpu], processes: int | None) -> Check:
     kinds = Counter(f"{gpu.name} ({in_bytes(gpu.memory)})" for gpu in gpus)
     seen = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
     seen = seen or f"none seen by torch {torch.__version__}"
-    advice = "Training runs on the CPU; WMT14's base model takes GPUs."
+    advice = "Training runs on the CPU; WMT14's base model needs GPUs."
     if not gpus and shutil.which("nvidia-smi"):
-        advice += " If nvidia-smi lists some, set up with a torch for your CUDA (FLOATER_TORCH)."
+        advice += " If nvidia-smi lists GPUs, set up with a torch for your CUDA (FLOATER_TORCH)."
     return judged(bool(gpus) and processes != 0, "GPUs", seen, "", advice, NOTE)
 
 
 def memory_check(needed: int) -> Check:
     available = available_memory()
-    seen, advice = f"{in_bytes(available)} available", "Free some, or take a machine with more."
+    seen, advice = f"{in_bytes(available)} available", "Free memory, or use a machine with more."
     return judged(available >= needed, "memory", seen, f"about {in_bytes(needed)}", advice)
 
 

@@ -71,7 +71,7 @@ class DataSteps(Job):
         subsets = read_json(path, dict)
         if test not in subsets:
             raise UserError(
-                f"{path} knows no test set {test} (the `data: tests` of {self.experiment.path}); "
+                f"{path} has no test set {test} (the `data: tests` of {self.experiment.path}); "
                 f"it has {', '.join(subsets) or 'none'}."
             )
         return str(subsets[test])
@@ -82,7 +82,7 @@ class DataSteps(Job):
         if self.request.data is not None:
             if raw is not None:
                 raise UsageError(
-                    "--data is for data that are made, --raw for text to make them of."
+                    "--data is for prepared data, --raw for text to prepare: pass one of them."
                 )
             # WMT14's data are made in that folder if it lacks them.
             if not wmt14 or ((self.data / "wmt14.json").is_file() and binarised):
@@ -95,7 +95,7 @@ class DataSteps(Job):
         if self.experiment.config.s2l is not None and not self.launcher.dry_run:
             raise UsageError(
                 f"{self.experiment.path} splits its text by length: scripts/s2l.sh does that and trains its "
-                "systems. For another one pass the data that it made: --data WORK/data."
+                "systems. For another system pass the data that it made: --data WORK/data."
             )
         log = self.request.work / "data.log"
         if wmt14 and raw is None:

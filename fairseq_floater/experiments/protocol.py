@@ -39,11 +39,11 @@ class Protocol(DataSteps):
         if self.donor.is_file() or any(self.donor.glob("checkpoint*.pt")):
             raise UserError(
                 f"`--donor` must be the folder of a run of `--encoder {PLAIN}`, but {self.donor} is a "
-                "checkpoint or holds some of fairseq-train: start from these with `floater warm-start`."
+                "checkpoint or a --save-dir of fairseq-train: start from those with `floater warm-start`."
             )
         if self.stage == "donor" and request.donor is not None and request.seed is not None:
             raise UsageError(
-                f"With `--donor` the run of `--encoder {PLAIN}` is what others start from, under the seed of "
+                f"With `--donor` the run of `--encoder {PLAIN}` is the donor of the others, with the seed of "
                 f"{request.experiment.path}; leave `--seed` out."
             )
         name, seed = request.system.name, request.seed
@@ -138,7 +138,7 @@ class Protocol(DataSteps):
             if cut := int((target > a * (source + 1) + b).sum()):
                 self.launcher.say(
                     f"{self.title}: warning: {cut} of {len(target)} references of {test} are longer than "
-                    f"`max-len-a: {a:g}` and `max-len-b: {b:g}` let a hypothesis be."
+                    f"`max-len-a: {a:g}` and `max-len-b: {b:g}` allow a hypothesis to be."
                 )
 
     def _train(self, stage: str, path: Path) -> None:

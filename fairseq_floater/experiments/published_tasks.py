@@ -24,8 +24,8 @@ _LENGTH_TOLD = dict(
     )
 )
 _KAZEMNEJAD = (
-    "Kazemnejad et al. 2023: decoders alone of 107 M parameters, means of 3 seeds; ours are encoders with "
-    "decoders, and small."
+    "Kazemnejad et al. 2023: decoders without encoders, 107 M parameters, means of 3 seeds; ours have "
+    "encoders too, and are small."
 )
 _NEWMAN = "Newman et al. 2020: the best before 2021, told the length of the output, as ours by --told-length."
 _CSORDAS = (

@@ -131,7 +131,7 @@ def _add_experiment(
     }
     memory = max(learning, PROGRAM + TRAINING * parameters)
     vocab = experiment.config.data.vocab
-    tokens = "the words not counted" if vocab is None else f"{vocab} subwords"
+    tokens = "without word embeddings" if vocab is None else f"{vocab} subwords"
     made_of = f"{experiment.arch(System(PLAIN))}, {tokens}"
     model = f"{parameters:,} parameters ({made_of}), {in_bytes(checkpoint)} a checkpoint"
     result.checks += [
@@ -155,7 +155,7 @@ def gpu_memory_check(gpus: Sequence[Gpu], parameters: int) -> Check:
     if smallest < needed:
         advice = "Take GPUs with more memory, or a smaller `shape`."
         return Check(MISSING, "GPU memory", seen, in_bytes(needed), advice)
-    advice = "Batches (`budget: max-tokens`) come on top."
+    advice = "Batches (`budget: max-tokens`) need more memory."
     return Check(NOTE, "GPU memory", seen, f"{in_bytes(needed)} for the model", advice)
 
 
@@ -198,9 +198,9 @@ def data_check(experiment: Experiment, folder: Path) -> tuple[Check, int, int]:
     if settings.numbers is not None:
         return Check(OK, "data", "the built-in corpus, made by the scripts"), 0, 0
     disk, memory = WMT14.get(settings.wmt14 or "", (0, 0))
-    advice = "Pass the scripts your text with --raw; it takes up to twice its size on top."
+    advice = "Pass your text to the scripts with --raw; it needs more disk, up to twice its size."
     if settings.wmt14 is not None:
-        advice = f"WMT14 {settings.wmt14} is still to be fetched (scripts/prepare_wmt14.sh)."
+        advice = f"WMT14 {settings.wmt14} is not downloaded yet (scripts/prepare_wmt14.sh)."
     return Check(NOTE, "data", f"no folder bin in {folder}", "", advice), disk, memory
 
 
@@ -217,7 +217,7 @@ def disk_check(work: Path, needs: dict[str, int], kept: dict[str, int | None]) -
     seen = f"{in_bytes(free)} free at {place.resolve()}"
     needed = f"about {in_bytes(total)} for one system ({', '.join(parts)})"
     if free < total:
-        advice = "Free some, keep fewer checkpoints, or pass another --work."
+        advice = "Free disk space, keep fewer checkpoints, or pass another --work."
         return Check(MISSING, "disk", seen, needed, advice)
-    advice = "All checkpoints are kept, but one is counted: set `optimisation: keep-last-epochs`."
+    advice = "All checkpoints are kept, only one is counted: set `optimisation: keep-last-epochs`."
     return judged(None not in kept.values(), "disk", seen, needed, advice, NOTE)

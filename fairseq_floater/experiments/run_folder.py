@@ -172,7 +172,7 @@ class RunFolder:
             if place.get("iterations_in_epoch", 0):
                 raise CheckpointError(
                     f"{last} lies within epoch {place.get('epoch')} and was saved by {before}, not {now}: "
-                    "go on with those, or put the checkpoint of a whole epoch in its place."
+                    "go on with the former, or put the checkpoint of a whole epoch in its place."
                 )
         return sentence
 
@@ -252,7 +252,7 @@ def write_validation(log: Path, output: Path) -> dict[str, Any]:
     text = log.read_text(encoding="utf-8", errors="replace")
     lines = re.findall(r"valid on '(\S+)' subset \| (loss .+)", text)
     if not lines:
-        raise ReportError(f"{log} holds no line of fairseq-validate's; see its end.")
+        raise ReportError(f"{log} holds no result of fairseq-validate; see the end of the file.")
     subset, fields = lines[-1]
     pairs = (field.split(" ", 1) for field in fields.split(" | "))
     losses = {"subset": subset, **{name: float(value) for name, value in pairs}}
@@ -276,4 +276,4 @@ def check_data(folder: Path, settings: Mapping[str, str], *, rehearsal: bool) ->
         recipe = read_json(folder / "wmt14.json", {"pair": str, "rehearsal": bool})
         if recipe["pair"] != settings["wmt14"] or recipe["rehearsal"] != rehearsal:
             of = "a rehearsal's" if recipe["rehearsal"] else "WMT14's"
-            raise ReportError(f"{folder} holds {of} {recipe['pair']}, not what is asked for.")
+            raise ReportError(f"{folder} holds {of} {recipe['pair']}, not the data of this run.")

@@ -19,8 +19,8 @@ from fairseq_floater.errors import UsageError, shown
 
 # Section -> the kind of configuration that has it.
 _OWNERS = {
-    "tasks": "an experiment with RoBERTa, for scripts/tables345.sh",
-    "languages": "a translation's, for scripts/protocol.sh and compare.sh",
+    "tasks": "for an experiment with RoBERTa (scripts/tables345.sh)",
+    "languages": "for translation (scripts/protocol.sh and compare.sh)",
 }
 _Sections = TypeVar("_Sections")
 
@@ -49,7 +49,7 @@ def read_sections(path: Path, kind: type[_Sections], nested: Collection[str]) ->
         raise ConfigError(f"{path}: {_unknown_key(error)}") from None
     except (OmegaConfBaseException, ValueError) as error:
         key, reason = getattr(error, "full_key", ""), str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(f"{path}: {_where(key)} is of the wrong kind: {reason}.") from None
+        raise ConfigError(f"{path}: {_where(key)} has the wrong type: {reason}.") from None
     check_missing(path, OmegaConf.missing_keys(merged))
     return cast(_Sections, OmegaConf.to_object(merged))
 
@@ -98,7 +98,7 @@ def _unknown_key(error: ConfigKeyError) -> str:
     section, key = str(error.full_key).rpartition(".")[0], key_name(str(error.key))
     known = _keys(error.object_type)
     near = difflib.get_close_matches(key, known, n=1)
-    advice = f"did you mean {near[0]}?" if near else f"it knows {', '.join(known)}."
+    advice = f"did you mean {near[0]}?" if near else f"its keys are {', '.join(known)}."
     return f"{_where(section)} has the unknown key {shown(key)[1:-1]}; {advice}"
 
 

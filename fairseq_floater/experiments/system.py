@@ -51,20 +51,20 @@ class System:
             raise UsageError(f"There is no encoder {self.encoder!r}.")
         if self.encoder == PLAIN and not (self.base or self.scratch):
             raise UsageError(
-                "`--no-base` is of systems that train from random parameters or from a donor; "
-                f"`--encoder {PLAIN}` without `--scratch` is that donor."
+                "`--no-base` is for systems that train from random parameters or from a donor; "
+                f"`--encoder {PLAIN}` without `--scratch` is the donor itself."
             )
         for name in self.given:
             if name in _SAID_BY:
                 raise UsageError(f"`{name}` is chosen by `{_SAID_BY[name]}`, before `--`.")
             if name in _BEFORE:
                 raise UsageError(
-                    f"`{name}` is no option of the model: write it before `--`, not behind."
+                    f"`{name}` is no option of the model: write it before `--`, not after it."
                 )
         if self.encoder == PLAIN and self.options:
             raise UsageError(
-                "fairseq's own model takes no further options: it is the configuration's, and the donor of "
-                f"the others, but was given {' '.join(self.options)}."
+                "fairseq's own model takes no further options than the configuration's, because others start "
+                f"from it, but was given {' '.join(self.options)}."
             )
         if self.options and not self.options[0].startswith("--"):
             raise UsageError(
@@ -221,7 +221,7 @@ def add_model_options(
         "where positions enter, as --position-target (docs/options.md; default: the encoder's own)"
     )
     parser.add_argument("--target", default=None, choices=TARGETS, help=text)
-    text = "leave out fairseq's own positions, to which the encoder's may be added"
+    text = "leave out fairseq's own positions, which some encoders add to"
     parser.add_argument("--no-base", action="store_true", help=text)
     parser.add_argument(
         "--model-options",

@@ -80,7 +80,7 @@ class Table(ABC):
         outcome = run_cells(self.cells, self.launcher, self.jobs, begin=self._announce)
         if outcome.busy:
             names = ", ".join(outcome.busy)
-            self.launcher.say(f"Left to others that are at work on them: {names}")
+            self.launcher.say(f"Skipped, because other processes are running them: {names}")
         self.print()
         if outcome.failed:
             names = ", ".join(outcome.failed)

@@ -33,7 +33,7 @@ def _task(word: str) -> tuple[str, _Words]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     text = f"scan:CUTOFF, {', '.join(TASKS)}, with commas"
     parser.add_argument("--tasks", type=task_names, required=True, metavar="NAMES", help=text)
-    text = "SCAN's tasks.txt that you have (default: it is fetched)"
+    text = "your copy of SCAN's tasks.txt (default: download it)"
     parser.add_argument("--from", dest="file", type=Path, metavar="FILE", help=text)
     compare.add_options(parser)
 

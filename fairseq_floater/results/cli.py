@@ -22,19 +22,19 @@ def add_plot(verbs: Any) -> None:
         "floater plot positions average.pt positions.png --data data/bin --blocks 1 6",
         plot_models,
         summary="Figure 3: a model's position tables, also past the trained length",
-        details="Several checkpoints give one picture of a panel each, in one scale of colours.",
+        details="Several checkpoints give one picture: a panel for each, with the same colour scale.",
     )
     add = parser.add_argument
-    add("checkpoint", nargs="+", metavar="CHECKPOINT", help="of the plugin or of fairseq's own")
+    add("checkpoint", nargs="+", metavar="CHECKPOINT", help="of a plugin or fairseq model")
     add("output", metavar="OUT", help="png, svg or pdf")
     add("--stack", default="both", choices=STACK_CHOICES)
     add("--streams", nargs="+", metavar="NAME", help="hidden, q, cross_k, base, ... (all)")
-    add("--blocks", nargs="+", metavar="N", help="numbers from 1, or all (the first)")
-    text = "positions (3 times the trained length, or 128)"
+    add("--blocks", nargs="+", metavar="N", help="block numbers from 1, or all (default: 1)")
+    text = "number of positions (3 times the trained length, or 128)"
     add("--length", type=positive, metavar="N", help=text)
-    text = "longest training sentence, marked"
+    text = "length of the longest training sentence, marked in the figure"
     add("--trained-length", type=positive, metavar="N", help=text)
-    add("--data", metavar="DIR", help="binarised data that tell the trained length")
+    add("--data", metavar="DIR", help="binarised data, to find the trained length")
 
 
 def add_page(verbs: Any) -> None:
@@ -43,11 +43,11 @@ def add_page(verbs: Any) -> None:
 
     parser = add_verb(verbs, "page", "floater page work/numbers_s2l page.html", write_page)
     add = parser.add_argument
-    add("work", metavar="WORK", help="of scripts/compare.sh, s2l.sh, demo.sh or protocol.sh")
-    add("output", metavar="OUT", help="the page: one HTML file that needs no other")
-    text = "do not draw positions, which takes seconds a system"
+    add("work", metavar="WORK", help="folder of scripts/compare.sh, s2l.sh, demo.sh or protocol.sh")
+    add("output", metavar="OUT", help="the page: a single HTML file")
+    text = "do not draw positions; drawing takes seconds for each system"
     add("--no-pictures", dest="pictures", action="store_false", help=text)
-    text = f"translations to show of each group ({SENTENCES})"
+    text = f"sentences with translations to show from each group ({SENTENCES})"
     add("--sentences", type=positive, default=SENTENCES, metavar="N", help=text)
 
 
@@ -64,7 +64,7 @@ def add_table(verbs: Any) -> None:
     add = parser.add_argument
     add("results", metavar="RESULTS_DIR")
     add("--figure", metavar="FILE", help="bars with intervals: png, svg or pdf")
-    text = "Tables 2 and 6 alone, from every run up to four folders deep"
+    text = "only Tables 2 and 6, from all runs up to four folders deep"
     add("--paper", action="store_true", help=text)
     text = "with --paper: the test set (newstest2014, test, or the only one)"
     add("--test", metavar="NAME", help=text)
@@ -85,7 +85,7 @@ class Joined:
 
 def _table(results: str, *, figure: str | None, paper: bool, test: str | None) -> Any:
     if test is not None and not paper:
-        raise UsageError("`--test` is an option of `--paper`.")
+        raise UsageError("`--test` needs `--paper`.")
     if paper and figure is not None:
         raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
     # Imports torch, which takes seconds.

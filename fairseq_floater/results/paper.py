@@ -136,22 +136,22 @@ class PaperTables:
         lines = ["Table 2, BLEU: paper / ours", "", *self._table_2()]
         lines += ["", "Table 6, En-De, base: paper / ours", "", *self._table_6(), ""]
         lines += [
-            "The paper's BLEU is tokenised (German: compounds split), as the lines so named; "
+            "The paper's BLEU is tokenised (German: compounds split), as in the lines of that name; "
             "sacreBLEU is another scale. ± is the standard deviation of n runs.",
-            "The paper counts the parameters of one dynamics or recurrence; ours are all that the "
-            "encoder adds.",
+            "The paper counts the parameters of one dynamics or recurrence; ours are all parameters "
+            "that the encoder adds.",
         ]
         cells = self.cells.values()
         runs = list({one.run.name: one for cell in cells for one in cell.runs}.values())
         if any("*" in cell.format(name) for cell in cells for name in _METRICS):
             lines.append(
-                "Starred: of another test set than newstest2014, not comparable with the paper."
+                "Starred: on another test set than newstest2014, not comparable with the paper."
             )
         metrics = [(name, run.metric(name, test)) for name in _METRICS for run, test in runs]
         lines += sorted({f"{name}: {metric['signature']}" for name, metric in metrics if metric})
         if runs:
             table = markdown_table(_RUN_HEADS, [one.cells() for one in runs])
-            lines += ["", "What they are of", "", *table]
+            lines += ["", "The runs behind these numbers", "", *table]
         if self.outside:
             lines += ["", "Not in the table:", *(f"- {run}: {why}" for run, why in self.outside)]
         return "\n".join(lines)
@@ -194,9 +194,9 @@ class PaperTables:
         scored, cells = Scored(run, name), [self.cells[key] for key in keys]
         for other in (other for cell in cells for other in cell.runs):
             if scored.text != other.text:
-                return f"is of another text than {other.run.name} in its cell"
+                return f"has other data than {other.run.name} in its cell"
             if run.seed == other.run.seed:
-                return f"seed {run.seed} of its cell is {other.run.name}"
+                return f"seed {run.seed} of its cell is already {other.run.name}"
         for cell in cells:
             cell.runs.append(scored)
         return None
@@ -271,13 +271,13 @@ def _keys(run: Run) -> list[Key] | str:
     usual = DEFAULT_TARGETS.get(encoder)
     if column not in COLUMNS:
         pair = f"{settings['source']}-{settings['target']}"
-        return f"{settings['arch']}, {pair} is no column of Table 2"
+        return f"{settings['arch']}, {pair} is not a column of Table 2"
     if cell["scratch"]:
-        return "was trained from random parameters, the tables are of warm starts"
+        return "was trained from random parameters, the tables have warm starts only"
     if not cell["base"]:
-        return "is without fairseq's sinusoid underneath"
+        return "has no fairseq sinusoid underneath"
     if usual is not None and cell["target"] not in (None, usual):
-        return f"has target {cell['target']}, the row is of {usual}"
+        return f"has target {cell['target']}, the row is for {usual}"
     shape = {"rnn-layers": "1", "rnn-input": "scalar"} if encoder == "rnn" else {}
     if cell["options"].keys() - shape.keys():
         return f"has further options, {settings['options']}"
@@ -287,6 +287,6 @@ def _keys(run: Run) -> list[Key] | str:
             return [row]
         return f"{' '.join(row)}, blocks {blocks}, {' '.join(column)} is not in Table 6"
     if (blocks, encoder) not in TABLE_2:
-        return f"{encoder} is no row of the paper's tables"
+        return f"{encoder} is not a row of the paper's tables"
     both = (*column, blocks, encoder) == (*COLUMNS[0], "all", "floater")
     return [(*column, blocks, encoder), *([_FLOATER] if both else [])]

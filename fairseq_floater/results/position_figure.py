@@ -121,7 +121,7 @@ def plot_models(
         tracks: list[Track] = []
         figures.append(figure := plot_positions(path, output, into=tracks, **options))
         if not tracks:
-            raise CheckpointError(f"{path} has no rows to draw beside others: {figure.model}.")
+            raise CheckpointError(f"{path} has no position table for a panel: {figure.model}.")
         own = [t for t in tracks if t.stream != BASE and bool(t.rows.diff(dim=0).any())]
         panels.append((figure.model.partition(",")[0], (own or tracks)[0]))
     names = [Path(path).name for path in checkpoint]
@@ -207,8 +207,8 @@ def _read(
         read += read_terms(stack, name, length, figure.trained_lengths)
     if not read:
         raise CheckpointError(
-            f"{figure.checkpoint} has no position table to draw: {figure.model}. Before it sees words "
-            "it tells no positions apart."
+            f"{figure.checkpoint} has no position table to draw: {figure.model}. Without words, it "
+            "does not distinguish positions."
         )
     return read
 
@@ -243,7 +243,7 @@ def _selected(
         read = [t for t in read if t.stream in streams]
     numbers = [str(n) for n in sorted({t.block for t in read})]
     if blocks is None and len(numbers) > 1:
-        notes.append(f"block {numbers[0]} alone is shown, of blocks {', '.join(numbers)}")
+        notes.append(f"only block {numbers[0]} is shown, of blocks {', '.join(numbers)}")
     wanted = numbers[:1] if blocks is None else [str(b) for b in blocks]
     _check("--blocks", wanted, [*numbers, "all"])
     return [t for t in read if "all" in wanted or str(t.block) in wanted]
@@ -270,6 +270,6 @@ def _judge(track: Track, row: dict[str, Any], figure: PositionFigure) -> None:
         )
     if near and past and past["distance"] < WORRYING_STEP * near["median_distance"]:
         figure.warnings.append(
-            f"{track.name}: rows past the trained length become indistinguishable, neighbours come "
-            f"as close as {past['distance']:.2g} (up to T {near['median_distance']:.2g}, the median)"
+            f"{track.name}: rows past the trained length become indistinguishable, the nearest "
+            f"neighbours differ by {past['distance']:.2g} (median up to T: {near['median_distance']:.2g})"
         )

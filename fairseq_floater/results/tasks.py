@@ -39,7 +39,7 @@ class TaskTables:
             rows.append([f"*published: {row.label}*", *cells])
         setups = dict.fromkeys(row.setup for row in self.published[name])
         table = markdown_table(["exact match", *bins], rows)
-        return [*table, "", *(setups or ["Nothing published is stored."])]
+        return [*table, "", *(setups or ["No published results are stored."])]
 
 
 def collect_tasks(folder: str) -> TaskTables | None:

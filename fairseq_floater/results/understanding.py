@@ -27,7 +27,7 @@ _BEST = {"best_exact": "exact", "best_f1": "f1"}  # at the best threshold of SQu
 _LOSSES = {"bins?": [{"first": int, "last": int, "bits": NUMBER}], "all?": {"bits": NUMBER}}
 _HEADS = {"score": "all", "exact": "EM", "f1": "F1"}
 _TABLES = (
-    (3, "glue", "GLUE, dev sets (CoLA: Matthews, STS-B: Pearson, accuracy else)"),
+    (3, "glue", "GLUE, dev sets (CoLA: Matthews, STS-B: Pearson, others: accuracy)"),
     (4, "race", "RACE, test set, accuracy"),
     (5, "squad", "SQuAD, dev sets; 2.0 as predicted, and at the best threshold"),
 )
@@ -132,7 +132,7 @@ class UnderstandingTables:
                 cell.chance = chance_level(path.parents[2] / "data" / task, task)
         updates, recipe = record.get("updates_an_epoch"), settings.get("recipe_updates")
         if updates and recipe:
-            text = f"{updates:,} updates an epoch, the recipe's {float(recipe):,.0f}"
+            text = f"{updates:,} updates an epoch, in the recipe {float(recipe):,.0f}"
             self.updates[f"{size} {task}"] = text
 
     def format_text(self) -> str:
@@ -148,7 +148,7 @@ class UnderstandingTables:
         )
         if any(cell.scores and not cell.is_papers_set for cell in self.cells.values()):
             lines.append(
-                "Starred: of another number of examples than the published set, not comparable with the "
+                "Starred: on another number of examples than the published set, not comparable with the "
                 "paper."
             )
         lines += [f"{name}: {text}" for name, text in self.updates.items()]

@@ -215,12 +215,12 @@ class PositionedDecoder(TransformerDecoderBase):
         if full_context and isinstance(self.positions, AttentionPositions):
             raise ValueError(
                 "full_context_alignment must be off with --position-encoder "
-                f"{self.positions.name}: in a decoder it knows no distance to a later token."
+                f"{self.positions.name}: in a decoder it has no distances to later tokens."
             )
         if aligns and self.cfg.linear_cross:
             raise ValueError(
                 "alignment_layer and alignment_heads must be None with `--linear-cross`, which forms "
-                "no weights to align by."
+                "no weights for alignment."
             )
 
     def _through_blocks(

@@ -87,14 +87,14 @@ def _product(weight: Tensor, bias: Tensor | None, weights: str) -> Product | Non
     if weight.dtype != torch.float32:
         raise ValueError(
             f"`--decoding-weights` must be float32 in a model of {weight.dtype}, but is {weights} instead: "
-            "its own weights have 16 bits already. Leave out --fp16."
+            "the model's own weights have 16 bits. Leave out --fp16."
         )
     if weights == BFLOAT16:
         return _bfloat16(weight, bias)
     if weight.device.type != "cpu":
         raise ValueError(
             "`--decoding-weights` must not be int8 on a GPU: torch multiplies by quantised weights on CPUs "
-            "only. Take bfloat16, or translate with --cpu."
+            "only. Use bfloat16, or translate with --cpu."
         )
     return _int8(weight, bias)
 

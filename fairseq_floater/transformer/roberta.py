@@ -102,7 +102,7 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
         parser.add_argument(  # an option of fairseq's Transformer, but not of its RoBERTa
             "--no-token-positional-embeddings",
             action="store_true",
-            help="without RoBERTa's learned table underneath",
+            help="leave out RoBERTa's learned table of positions",
         )
 
     @classmethod

@@ -302,8 +302,8 @@ def check_base_length(stack: Any, is_padding: Tensor) -> None:
     if tokens > limit:
         raise ValueError(
             f"A sequence of {tokens} tokens (end symbol included) is longer than the {limit} rows of the "
-            f"learned table of positions underneath, which `{stack.length_option}` sets before training; "
-            "RoBERTa's grows by `floater warm-start --extend`, and `--position-base drop` does without one."
+            f"learned table of positions, which `{stack.length_option}` sets before training. `floater "
+            "warm-start --extend` lengthens RoBERTa's table; `--position-base drop` leaves it out."
         )
 
 

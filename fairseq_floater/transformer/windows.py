@@ -33,7 +33,7 @@ TASK = "translation_windows"
 class WindowsConfig(TranslationConfig):
     window: int = field(default=0, metadata={"help": "source tokens of a window"})
     window_overlap: Optional[int] = field(  # noqa: UP045  fairseq reads no `int | None`
-        default=None, metadata={"help": "tokens that neighbours share (default: a quarter)"}
+        default=None, metadata={"help": "tokens shared by two windows (default: a quarter)"}
     )
 
 
@@ -75,7 +75,7 @@ class WindowsTask(TranslationTask):
             return hypotheses
         if any(given is not None for given in (*further, *options.values())):
             raise UsageError(
-                "`--prefix-size` and `--constraints` must be off with `--window`: windows know neither."
+                "`--prefix-size` and `--constraints` must be off with `--window`, which supports neither."
             )
         cut = [self._windows(words[i]) for i in long]
         windows = [window for of_one in cut for window in of_one]

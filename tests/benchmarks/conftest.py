@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def _little_garbage():
-    """A benchmark collects garbage before every turn: not all that the tests have imported."""
+    """Exclude all imports from the garbage collection that a benchmark runs before every turn."""
     gc.freeze()
     yield
     gc.unfreeze()

@@ -20,7 +20,7 @@ from fairseq_floater.checkpoints.rebuild import placeholder_dictionary
 from fairseq_floater.errors import UserError
 from fairseq_floater.position_encoders.registry import ENCODERS, encoder_names
 
-# What fairseq and Hydra say of each other; the command keeps it from its users.
+# Warnings of fairseq and Hydra about each other, which the command hides from users.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 TINY = Settings(**QUICK)
@@ -124,7 +124,7 @@ def test_a_verdict_names_who_misses_a_goal_that_was_measured():
         "translation, 1 at once, float32, at most 0.80: missed by `rope` 0.850",
         "translation, 1 at once, int8, at most 0.40: holds",
         "an update, signals and rope, at most 1.00: holds",
-        "an update, others but cope, at most 1.15: missed by `t5` 1.200",
+        "an update, others except cope, at most 1.15: missed by `t5` 1.200",
     ]
     base = Settings(device="cpu", arch=ARCH)
     result = BenchmarkResult({"cpu": "a CPU"}, base, update=updates)
@@ -147,7 +147,7 @@ def test_everyone_trains_on_the_same_batches_and_solves_meet_all(monkeypatch, in
     monkeypatch.setattr(parts, "update", record)
     rows = parts.update_rows(bench(settings(rounds=4 * interval), pair))
     assert seen["fairseq"] == seen[pair[1].name]
-    warm_up, block = 1 + parts.WARM_UP["cpu"], rows[1]["block"]  # and one turn before
+    warm_up, block = 1 + parts.WARM_UP["cpu"], rows[1]["block"]  # plus one turn before
     assert rows[0]["block"] == 1
     assert block == (1 if interval == 1 else math.lcm(interval, 4))
     rounds = rows[0]["rounds"]
@@ -175,7 +175,7 @@ def test_updates_are_fairseqs_and_a_skipped_one_is_an_error(three):
     first = contestants.FIRST_UPDATE
     assert first % 8 == 0
     assert trained.get_num_updates() == first + 2
-    assert trained.model.encoder.positions.num_updates == first + 1  # told before each update
+    assert trained.model.encoder.positions.num_updates == first + 1  # set before each update
     moved = max(float((a - b).abs().max()) for a, b in zip(before, trained.model.parameters()))
     assert 0 < moved < 1e-6
     trained.train_step = lambda samples: None
@@ -184,7 +184,7 @@ def test_updates_are_fairseqs_and_a_skipped_one_is_an_error(three):
 
 
 def count_calls(monkeypatch, owner, name):
-    """A list that grows with every call of a method, which is called all the same."""
+    """Return a list that records the arguments of every call of a method."""
     calls, method = [], getattr(owner, name)
 
     def counted(*args):
@@ -212,13 +212,13 @@ def test_translations_take_the_same_steps_and_keep_the_table(three, monkeypatch)
         for batch in made:
             translator.translate(batch)
         steps[contestant.name] = len(counted)
-        assert [len(calls) for calls in computed] == [1] * len(computed)  # for all batches
+        assert [len(calls) for calls in computed] == [1] * len(computed)  # once for all batches
         assert not translator.model.training
     assert steps == {"fairseq": 7 * len(made), "floater": 7 * len(made)}
     monkeypatch.setattr(
         translator.task, "inference_step", lambda *args: [[{"tokens": torch.zeros(6)}]]
     )
-    with pytest.raises(UserError, match=r"hypotheses of \[6\] tokens where all must have 7"):
+    with pytest.raises(UserError, match=r"hypotheses of \[6\] tokens, but all must have 7"):
         translator.translate(made[0])
 
 
@@ -334,7 +334,7 @@ def test_the_command_measures_draws_and_writes(tmp_path, capsys, monkeypatch):
         (["--dtype", "float16"], "`--dtype` float16 needs `--device cuda`"),
         (["--dtype", "bfloat16"], "`--dtype` bfloat16 needs `--device cuda`"),
         (["--plot", "x.jpg"], "`x.jpg` must end in one of png, svg, pdf"),
-        (["--parts", "solve", "--plot", "x.png"], "`--plot` draws one of the parts update"),
+        (["--parts", "solve", "--plot", "x.png"], "`--plot` draws the parts update"),
         (["--quick", "--", "--strange", "1"], "`--strange` is no option of the model"),
         (["--quick", "word"], "`word` is no option of the model"),
         (["--quick", "--", "--position-encoder", "x"], "refuses the model's options: argument "),

@@ -1,4 +1,4 @@
-"""Many encoders beside one baseline: a few models at a time, on record, in one table."""
+"""Many encoders against one baseline: a few models at a time, resumed from records, in one table."""
 
 import json
 import weakref
@@ -44,7 +44,7 @@ def bench(found, records=None, said=None, **changes):
 
 
 class Model:
-    """Something that can be counted while it is alive."""
+    """A stand-in whose living instances can be counted."""
 
 
 def test_only_a_few_models_are_alive_at_once():
@@ -53,7 +53,7 @@ def test_only_a_few_models_are_alive_at_once():
 
     def make(contestant):
         model = Model()
-        model.itself = model  # a circle, as models have
+        model.itself = model  # a reference cycle, as in models
         alive.add(model)
         most.append(len(alive))
         return model
@@ -94,7 +94,7 @@ def test_what_fails_is_said_and_the_others_are_measured():
     ]
     result = BenchmarkResult({}, raced.settings, failures=raced.failures)
     assert result.failed
-    with pytest.raises(RuntimeError, match="out of memory"):  # nothing could be compared
+    with pytest.raises(RuntimeError, match="out of memory"):  # no comparison without the baseline
         raced.race("x", {}, turns("a", fails={"fairseq": fails["a"]}), 2, floors=lambda n: 1.0)
 
 
@@ -122,10 +122,10 @@ def test_a_benchmark_goes_on_from_its_records(tmp_path):
         ("b", 2),
     ]
     assert len(Records(about, path).rows) == len(again.rows)
-    with pytest.raises(UsageError, match=r"records.jsonl holds measurements under another tokens"):
+    with pytest.raises(UsageError, match=r"records.jsonl holds measurements with another tokens"):
         Records({**about, "tokens": 256}, path)
     path.write_text("[]\n")
-    with pytest.raises(UsageError, match="under another form of file"):
+    with pytest.raises(UsageError, match="with another form of file"):
         Records(about, path)
 
 
@@ -152,7 +152,7 @@ def test_the_work_of_an_update_is_torchs_count_of_its_products():
     words = placeholder_dictionary(100)
     trained = contestants.trainer(baseline, words)
     [batch, *_] = batches.make_batches(settings(), words, tokens=128)
-    # A fused attention is not counted in full.
+    # torch does not count fused attention in full.
     with sdpa_kernel(SDPBackend.MATH):
         products = counted(lambda: contestants.update(trained, batch, "fairseq"))
     assert products == Work(trained.model).update(batch)
@@ -163,13 +163,13 @@ def test_the_work_of_a_translation_is_below_torchs_count_and_near_it():
     words, floor = (
         placeholder_dictionary(100),
         Floor(bandwidth=1e30, peak=1.0),
-    )  # seconds: operations
+    )  # seconds count operations
     translator = contestants.Translator(baseline, words, settings())
     [batch, *_] = batches.make_batches(settings(), words, sentences=4)
     products = counted(lambda: translator.translate(batch))
     work = Work(translator.model)
     assert 0.5 < work.translation(floor, batch, 4, 4) / products <= 1
-    slow = Floor(bandwidth=1.0, peak=1e30)  # seconds: bytes
+    slow = Floor(bandwidth=1.0, peak=1e30)  # seconds count bytes
     weights = [p for p in translator.model.decoder.layers.parameters() if p.dim() == 2]
     entries = sum(w.numel() for w in weights) + 100 * 64
     layers, channels = len(translator.model.decoder.layers), 64
@@ -186,7 +186,7 @@ def test_rates_are_of_the_best_of_many():
 
 @pytest.mark.parametrize("name", ["fairseq", "rope", "conv", "floater"])
 def test_a_step_is_the_searchs(name, monkeypatch):
-    """Around a position, on as many tokens; its log-probabilities are those of one pass."""
+    """A step at a position reads as many tokens, and gives the log-probabilities of one pass."""
     chosen = settings(encoders=(name,) if name != "fairseq" else ("none",), length=(4, 8))
     found = {c.name: c for c in contestants.contestants(chosen, "nowhere")}
     stepper = contestants.Stepper(found[name], placeholder_dictionary(100), chosen)
@@ -283,7 +283,7 @@ def test_encoders_are_resumed_by_the_command(tmp_path, capsys):
     assert "update, none: " in said.err
     assert "| `rope` | " in said.out
     assert main([*words, "--encoders", "rope", "--tokens", "64"]) == 2
-    assert "holds measurements under another tokens" in capsys.readouterr().err
+    assert "holds measurements with another tokens" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["speed", "--parts", "update,speed"])
     assert (

@@ -1,4 +1,4 @@
-"""The part `solve` of the benchmark: its flows are what they are called, its errors are the engines'."""
+"""The benchmark's part `solve`: its named flows, and the errors of every engine."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def norms(name, dim=64):
 
 @pytest.mark.parametrize("name", ["attracted", "oscillating"])
 def test_fitted_flows_keep_to_their_sinusoids(name):
-    """Their norm is sqrt(C / 2), that of C / 2 sines and cosines, and they move on all the time."""
+    """Their norm is sqrt(C / 2), as for C / 2 sines and cosines, and they never stop moving."""
     size, rows = norms(name)
     expected = 32**0.5
     assert 0.7 * expected < float(size[:64].min()) and float(size[:64].max()) < 1.4 * expected

@@ -1,4 +1,4 @@
-"""scripts/gpu_check.sh, as far as a machine without a GPU can tell."""
+"""scripts/gpu_check.sh, as far as it can be tested without a GPU."""
 
 import json
 import sys
@@ -39,12 +39,12 @@ def test_a_dry_run_prints_every_command_and_leaves_nothing(tmp_path):
 def test_without_a_gpu_it_says_so(tmp_path):
     done = run_script("gpu_check.sh", "--work", tmp_path / "w")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "There is no GPU that torch sees" in done.stderr
+    assert "torch sees no GPU" in done.stderr
     assert not (tmp_path / "w").exists()
 
 
 class Steps(GpuCheck):
-    """Three small steps in the place of the real ones, of which ``broken`` fails."""
+    """Three small steps in place of the real ones; the step ``broken`` fails."""
 
     broken = "second"
 
@@ -76,7 +76,7 @@ def test_what_fails_is_noted_and_alone_repeated(tmp_path, capsys, monkeypatch):
         "kept",
         "second",
     ]
-    # What was rehearsed elsewhere is not checked.
+    # Steps recorded for another device run again.
     run(Steps(check.work, "cuda", ()), Launcher())
     assert (check.work / "first.txt").read_text().strip() == "first"
     with tarfile.open(check.work / "gpu_check.tar.gz") as packed:

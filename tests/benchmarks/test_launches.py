@@ -12,8 +12,8 @@ BASE_WIDTH = 512
 
 
 def launches_of(tmp_path, length, width=32, encoders=("floater",), shortest=None):
-    """Kernels of an update of base depth by name of the contestant, the baseline first."""
-    # A flow as strong as at base width needs as many iterations as there.
+    """Return the kernels launched in an update at base depth, by contestant, the baseline first."""
+    # Make the flow as strong as at base width, so that it needs as many iterations.
     scale = 0.01 * (BASE_WIDTH / width) ** 0.5
     options = [f"--floater-init-scale {scale}"]
     for side in ("encoder", "decoder"):

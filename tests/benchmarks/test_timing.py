@@ -7,7 +7,7 @@ from benchmarks.timing import comparison, exponent, quartiles, side_by_side
 
 
 class Race:
-    """Contestants on a clock of their own, each taking as long as it is told to."""
+    """A race on a simulated clock; ``costs`` gives the duration of each turn."""
 
     def __init__(self, costs):
         self.now, self.turns, self.collecting = 0.0, [], []
@@ -69,7 +69,7 @@ def test_the_device_is_waited_for_before_and_after_each_turn():
 
 def test_a_ratio_is_of_the_same_round():
     compared = comparison([2.0, 6.0, 3.0, 40.0], [1.0, 2.0, 3.0, 10.0])
-    assert compared["ratio"] == pytest.approx(2.5)  # of 2, 3, 1, 4
+    assert compared["ratio"] == pytest.approx(2.5)  # the median of 2, 3, 1, 4
     assert (compared["ratio_low"], compared["ratio_high"]) == pytest.approx((1.75, 3.25))
     assert compared["ratio_of_totals"] == pytest.approx(51 / 16)
     assert compared["seconds"] == pytest.approx(4.5)
@@ -79,13 +79,13 @@ def test_a_ratio_is_of_the_same_round():
 
 
 def test_a_cycle_is_compared_as_a_whole():
-    """One solve of 9 in four updates of 1, beside 2: (9 + 3) / 8, whichever round it falls on."""
+    """Four updates take 9, 1, 1, 1 in any order, the baseline's 2 each: (9 + 3) / 8."""
     for start in range(4):
         own = [9.0 if (i + start) % 4 == 0 else 1.0 for i in range(12)]
         compared = comparison(own, [2.0] * 12, block=4)
         assert compared["ratio"] == compared["ratio_low"] == compared["ratio_high"] == 1.5
         assert compared["seconds"] == 3.0
-    with pytest.raises(ValueError, match="10 rounds are no whole blocks of 4"):
+    with pytest.raises(ValueError, match="10 rounds cannot be split into blocks of 4"):
         comparison([1.0] * 10, [1.0] * 10, block=4)
 
 

@@ -16,7 +16,7 @@ def donor(tmp_path):
 
 @pytest.fixture()
 def start(tmp_path):
-    """Start a tiny model with ``options`` from a donor: the report, and the checkpoint."""
+    """Start a tiny model with ``options`` from a donor; return the report and the checkpoint."""
 
     def started(donor, options="", arch=TINY, **how):
         path, words = tmp_path / "out.pt", options.split()

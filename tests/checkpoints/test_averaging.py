@@ -84,12 +84,12 @@ def test_checkpoints_saved_by_updates(tmp_path):
         average([tmp_path / "c"], tmp_path / "a.pt", last=2)
     report = average([tmp_path / "c"], tmp_path / "a.pt", last=2, updates=True)
     assert [i["path"].rsplit("_", 1)[1] for i in report.inputs] == ["500.pt", "1000.pt"]
-    with pytest.raises(UsageError, match="`--updates` says which .* the `--last` N"):
+    with pytest.raises(UsageError, match="`--updates` selects .* for `--last` N"):
         average([tmp_path / "c"], tmp_path / "b.pt", best=1, updates=True)
 
 
 def test_an_update_that_ends_an_epoch_counts_where_it_is_of_the_interval(tmp_path):
-    """fairseq writes no checkpoint_<epoch>_<updates>.pt for it."""
+    """fairseq writes no checkpoint_<epoch>_<updates>.pt for such an update."""
     for path, updates in [("_1_500", 500), ("1", 800), ("_2_1000", 1000), ("2", 1500)]:
         path = save_donor(tmp_path / f"checkpoint{path}.pt", arch=TINY)
         state = load_checkpoint(path)
@@ -133,7 +133,7 @@ def test_too_few_checkpoints_are_an_error(tmp_path, capsys):
     assert "holds 2 files checkpoint<epoch>.pt, fewer than 5" in capsys.readouterr().err
     assert not (tmp_path / "a.pt").exists()
     assert main(arguments) == 2
-    assert "say --last N or --best N" in capsys.readouterr().err
+    assert "pass --last N or --best N" in capsys.readouterr().err
 
 
 def test_different_models_are_not_averaged(tmp_path):
@@ -145,7 +145,7 @@ def test_different_models_are_not_averaged(tmp_path):
             CheckpointError, match=f"{other.name} and .*a.pt are of different models"
         ):
             average([first, other], tmp_path / "out.pt")
-    # Neither has a parameter that tells them apart.
+    # These two encoders have no parameters that tell them apart.
     alike = [save_model(tmp_path / f"{name}.pt", name) for name in ("rope", "alibi")]
     with pytest.raises(CheckpointError, match="position_encoder is alibi and rope"):
         average(alike, tmp_path / "out.pt")
@@ -185,7 +185,7 @@ def test_a_flipped_byte_is_noticed(tmp_path):
     values = load_checkpoint(path)["model"]["encoder.layers.0.fc1.weight"].numpy().tobytes()
     damaged[damaged.index(values)] ^= 64
     path.write_bytes(damaged)
-    with pytest.raises(CheckpointError, match="no whole checkpoint"):
+    with pytest.raises(CheckpointError, match="no complete checkpoint"):
         average([path], tmp_path / "out.pt")
     assert "checkpoint1.pt" in repair_last(tmp_path)
     assert path.read_bytes() == whole.read_bytes()
@@ -207,7 +207,7 @@ def test_a_broken_last_checkpoint_is_replaced_by_the_newest_whole_one(tmp_path):
         state["extra_state"] |= {"val_loss": 2.0 + (file == last), "best": 2.0}
         torch.save(state, file)
     best.write_bytes(b"half")
-    assert "checkpoint_best.pt was broken off; replaced by" in repair_last(folder)
+    assert "checkpoint_best.pt was damaged; replaced by" in repair_last(folder)
     assert best.read_bytes() == (folder / "checkpoint1.pt").read_bytes()
     best.unlink()
     for path in folder.glob("checkpoint?.pt"):

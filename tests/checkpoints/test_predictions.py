@@ -1,4 +1,4 @@
-"""Answers of fine-tuned models in the official forms, beside answers worked out example by example."""
+"""Answers of fine-tuned models in the official formats, equal to those computed one by one."""
 
 import json
 
@@ -29,7 +29,7 @@ LENGTHS = (9, 3, 12, 7, 5, 8, 2, 11, 6, 10)
 FIRST = [sentence(length, i) for i, length in enumerate(LENGTHS)]
 SECOND = [sentence(length, i + 50) for i, length in enumerate(LENGTHS[::-1])]
 OPTIONS = [[sentence(3 + (i + k) % 4, 7 * i + k) for i in range(10)] for k in range(4)]
-# Official indices need not begin at 0, nor grow.
+# Official indices need not start at 0 or increase.
 INDICES = [str(97 - 3 * i) for i in range(10)]
 
 
@@ -62,7 +62,7 @@ def pairs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def classifier(pairs, tmp_path_factory):
-    """Trained by fairseq for two updates."""
+    """A classifier that fairseq trained for two updates."""
     folder = tmp_path_factory.mktemp("classifier")
     task = ("--task", "sentence_prediction", "--criterion", "sentence_prediction")
     task += ("--num-classes", 2, "--save-dir", folder)
@@ -97,7 +97,7 @@ def chooser(passages, tmp_path_factory):
 
 @torch.no_grad()
 def by_hand(path, *parts):
-    """Logits of one example: `<s> a </s>`, and `</s> b </s>` after it."""
+    """Return the logits of one example: `<s> a </s>`, followed by `</s> b </s>`."""
     model, _ = load_model(path)
     words = [0]
     for number, part in enumerate(parts):

@@ -1,6 +1,6 @@
-"""SIGTERM in a training: it saves, stops, and goes on to what it would have come to without.
+"""SIGTERM in training: it saves and stops; resumed, it ends as an uninterrupted training does.
 
-A plugin around ours sends the signals from within, so that they come at the same update every time.
+A plugin around ours sends the signals from inside, so that they come at the same update every time.
 """
 
 import copy
@@ -19,7 +19,7 @@ from fairseq_floater.checkpoints import preemption
 
 ASKED = {"FLOATER_SAVE_ON_SIGTERM": "1"}
 
-# TELL: {rank: [[moment, updates made so far, whom], ...]}, who gets a signal from the process of that rank.
+# TELL: {rank: [[moment, updates made so far, whom], ...]}: the process of that rank signals ``whom``.
 TELLER = """
 import json, os, signal, subprocess, time
 
@@ -54,7 +54,7 @@ Trainer.train_step = telling("update", Trainer.train_step)
 Trainer.save_checkpoint = telling("save", Trainer.save_checkpoint)
 """
 
-# fairseq starts a process for every GPU it sees; with --cpu it does not ask what they can do.
+# fairseq starts a process for every GPU it sees; with --cpu it does not check what they can do.
 SPAWNING = """
 import torch
 
@@ -85,9 +85,9 @@ def told(tell, **asked):
 
 
 def train(toy, plugin, folder, *options, tell=None, asked=ASKED, code=0):
-    """The log of a training of two epochs whose process gets the signals of ``tell``."""
+    """Train for two epochs, with the signals of ``tell`` to the process; return the log."""
     words = toy.training(folder, "--arch", toys.ARCH, "--max-epoch", 2, *options)
-    # Without fairseq's buffer an epoch needs its loader to the end.
+    # Without fairseq's buffer, an epoch needs its loader to the end.
     words += ["--num-workers", 1, "--data-buffer-size", 0, "--user-dir", plugin]
     command = [sys.executable, "-m", "fairseq_cli.train", *words]
     return toys.run(command, env=told({0: tell or []}, **asked), code=code).stdout
@@ -119,10 +119,10 @@ def uninterrupted(toy, plugin, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stopped(toy, plugin, tmp_path_factory):
-    """The same training by three commands: [(update, marker, checkpoint, log), ...] and the folder.
+    """Do the same training in three commands: the folder, and [(update, marker, checkpoint, log), ...].
 
-    The first is told in the middle of an epoch, with all its loaders, and again while it saves; the
-    second while it saves the end of the epoch; the third during its last update.
+    The first command and its loaders get a signal in the middle of an epoch, and again while it saves. The
+    second gets one while it saves the end of the epoch, the third during its last update.
     """
     folder = tmp_path_factory.mktemp("stopped")
     marker = folder / "stopped"
@@ -195,7 +195,7 @@ def test_without_the_variable_a_training_dies(toy, plugin, tmp_path):
 
 
 def options_of_a_training(**changes):
-    """fairseq's options as far as the stop is concerned."""
+    """fairseq's options that matter for the stop."""
     checkpoint = {"no_save": False, "no_last_checkpoints": False, "save_interval_updates": 0}
     dataset = {"validate_interval_updates": 0, "disable_validation": False}
     cfg = {
@@ -237,7 +237,7 @@ def test_the_update_of_the_stop(monkeypatch, options, first_update, stop):
                 break
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert cfg == unchanged  # what checkpoints hold
+    assert cfg == unchanged  # checkpoints hold these options
     if stop is None:
         assert all(c is cfg for c in used) and len(used) == 3
         return
@@ -316,7 +316,7 @@ def training_of_two(toy, plugin, folder, epochs, *options):
 
 
 def by_torchrun(toy, plugin, folder, epochs, *options, tell=None):
-    """The log of a training by two processes that torchrun starts."""
+    """Train with two processes that torchrun starts; return the log."""
     words = [sys.executable, "-m", "fairseq_cli.train"]
     words += training_of_two(toy, plugin, folder, epochs, *options)
     words += ["--distributed-init-method", "env://", "--distributed-no-spawn"]
@@ -327,9 +327,9 @@ def by_torchrun(toy, plugin, folder, epochs, *options, tell=None):
 
 
 def by_fairseq(toy, plugin, folder, epochs, *options, tell=None):
-    """The same by two processes that fairseq starts itself, one for each GPU of a machine."""
+    """Train with two processes that fairseq starts itself, one for each GPU; return the log."""
     words = training_of_two(toy, plugin, folder, epochs, *options)
-    # In such a process a loader is no fork, but imports everything anew, seconds for every epoch.
+    # Here a loader does not fork: it imports everything anew, which takes seconds in every epoch.
     command = [sys.executable, plugin / "spawning.py", *words, "--num-workers", "0"]
     return toys.run(command, env=told(tell or {}, **ASKED)).stdout
 
@@ -339,14 +339,14 @@ def test_two_processes_stop_at_the_same_update_whoever_is_told(toy, plugin, tmp_
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     by_torchrun(toy, plugin, whole, 5, "--max-update", 13)
 
-    # The loaders of one, too.
+    # The signal goes to one process and its loaders.
     log = by_torchrun(toy, plugin, parts, 5, tell={1: [["update", 6, "group"]]})
     assert "TELLING group AT 6" in log
     assert log.count("saved at update 7;") == 1
     assert (parts / "stopped").read_text() == f"{updates(parts)}\n" == "7\n"
     assert list(valid_losses(log)) == [1]
 
-    # Only the process that waits for the other two.
+    # The signal goes only to the process that waits for the other two.
     log = by_fairseq(toy, plugin, parts, 5, tell={1: [["update", 12, "parent"]]})
     assert "TELLING parent AT 12" in log
     assert list(update_losses(log)) == list(range(8, 14))

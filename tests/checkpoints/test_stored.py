@@ -15,12 +15,12 @@ from fairseq_floater.checkpoints.reading import load_checkpoint, model_args
 from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.position_encoders import POSITION_ENCODERS, complete
 
-# Of log-probabilities. Another CPU or torch adds up float32 numbers in another order: 2e-6 here.
+# Of log-probabilities. Another CPU or torch sums float32 numbers in another order: 2e-6 here.
 TOLERANCE = 1e-5
-# `auto` may choose another engine and step one day, whose values are off by up to 1e-3 of the largest
-# (ode/auto.py): the engines that it chooses from then differ by up to 4e-3 here.
+# `auto` may one day choose another engine or step, with values off by up to 1e-3 of the largest
+# # (ode/auto.py). The outputs of the engines that it chooses from differ by up to 4e-3 here.
 AUTO_TOLERANCE = 5e-3
-# Its rows were off by up to 8e-5 when `torch.matrix_exp` made them, in float32; ours by 1e-6.
+# In float32, stored rows are off by up to 8e-5 (they come from `torch.matrix_exp`), today's by 1e-6.
 ROTATION_TOLERANCE = 5e-5
 
 ENCODERS = [case for case in CASES if case != DONOR]
@@ -52,7 +52,7 @@ def test_a_stored_checkpoint_gives_its_stored_outputs(case, tmp_path):
 
 @pytest.mark.parametrize("case", [case for case in ENCODERS if case != "none"])
 def test_a_change_of_positions_would_be_noticed(case, tmp_path):
-    """Without this the outputs could be those of the Transformer around the encoder."""
+    """Otherwise the outputs could come from the Transformer around the encoder alone."""
     model, task = load(unpacked(case, tmp_path))
     for _, _, encoder in signals(model):
         encoder.rows = lambda n, parts, compute=encoder.rows: 1.05 * compute(n, parts)
@@ -76,7 +76,7 @@ def test_every_encoder_is_stored(tmp_path):
 
 @pytest.mark.parametrize("target", ["qkv", "hidden"])
 def test_what_auto_chose_is_the_flow_itself(target, tmp_path):
-    """A solver of its own, with an error bound far below ours, gives the stored outputs of `auto`."""
+    """Another solver, with an error bound far below that of `auto`, gives the stored outputs of `auto`."""
     path = unpacked(f"floater-{target}-auto", tmp_path)
     state = load_checkpoint(path)
     state["cfg"]["model"].floater_solver = "dopri5"
@@ -100,7 +100,7 @@ def test_the_rotation_flow_loads_under_its_former_name(tmp_path):
     [
         ("qkv", "--floater-init-scale 0"),
         ("hidden", "--floater-init-scale 0"),
-        # Nothing stands underneath: the flow is the sinusoid.
+        # Without a base, the flow itself starts as the sinusoid.
         ("hidden", "--position-base drop --floater-start sinusoid"),
     ],
 )

@@ -38,7 +38,7 @@ def save(path, encoder):
 
 @torch.no_grad()
 def by_hand(path, **options):
-    """Bits and hits of every target token, a sentence at a time: [(sentence, position, bits, hit)]."""
+    """Return [(sentence, position, bits, hit)] of every target token, computed one sentence at a time."""
     model, tokens = loaded(path, **options), []
     for number, (n, m) in enumerate(zip(SOURCES, TARGETS)):
         source, target = h.sentence(n, 0), h.sentence(m, 1)
@@ -99,7 +99,7 @@ def test_positions_in_evaluation_are_others(tmp_path, data):
     report = position_loss(path, data, bins=BINS, split="test", **law)
     assert_measured(report, by_hand(path, **law))
     assert report.all.bits != position_loss(path, data, bins=BINS, split="test").all.bits
-    with pytest.raises(UsageError, match="needs a model of this package, unlike .*plain.pt"):
+    with pytest.raises(UsageError, match="needs a model of this package; .*plain.pt is none"):
         position_loss(save(tmp_path / "plain.pt", "plain"), data, bins=BINS, split="test", **law)
 
 

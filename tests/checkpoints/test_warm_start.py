@@ -16,7 +16,7 @@ from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 def test_every_tensor_of_the_donor_is_copied(start, donor, encoder, blocks):
     report, out = start(donor, f"--position-encoder {encoder} --position-blocks {blocks}")
     before, after = load_checkpoint(donor)["model"], load_checkpoint(out)
-    # What a file for `fairseq-train --finetune-from-model` must hold.
+    # `fairseq-train --finetune-from-model` needs these.
     assert {"cfg", "model", "optimizer_history", "extra_state", "task_state"} <= set(after)
     assert after["optimizer_history"][-1]["num_updates"] == 0
     assert "last_optimizer_state" not in after
@@ -26,16 +26,16 @@ def test_every_tensor_of_the_donor_is_copied(start, donor, encoder, blocks):
     assert report.difference is not None
 
 
-# With the donor's positions underneath, what must be added for the start to be the donor's function.
+# Options that make the start the donor's function, given that the donor's positions are kept.
 TO_BE_EXACT = {
     "floater": "--floater-init-scale 0",
     "rnn": "--position-target qkv",
     "rotation_flow": "--position-target qkv",
     "token-rnn": "--token-rnn-residual",
 }
-# Here positions are in the logits from the first update on, or in every block.
+# These act on the logits, or in every block, from the first update on.
 NEVER_EXACT = {"rope", "xpos", "alibi", "kerple"}
-SCALED = {"tupe", "deberta", "tener"}  # by another number than the donor's logits
+SCALED = {"tupe", "deberta", "tener"}  # these scale the logits by another number than the donor
 KEPT = [
     (e, b) for e in POSITION_ENCODERS for b in ("all", "input") if (e, b) != ("sinusoidal", "all")
 ]
@@ -57,7 +57,7 @@ def test_with_the_base_kept_the_start_is_the_donors_function(start, donor, encod
     assert difference(loaded(out), loaded(donor)) <= 1e-6
     assert any("q_proj times" in note for note in report.notes) == (encoder in SCALED)
     model = loaded(out)
-    # And leaves it: what starts at zero is not stuck there.
+    # Training leaves the start: what starts at zero gets a gradient.
     helpers.loss_of(model.train()).backward()
     names = POSITION_ENCODERS[encoder].silent_at_zero
     owned = [named for m in helpers.position_modules(model) for named in m.named_parameters()]
@@ -106,11 +106,11 @@ def test_signals_that_start_as_the_donors_function(start, donor, options):
     helpers.loss_of(model.train()).backward()
     parameters = helpers.position_parameters(model)
     moving = [p for p in parameters if p.grad.any()]
-    assert len(moving) >= min(2, len(parameters))  # one a stack at least
+    assert len(moving) >= min(2, len(parameters))  # at least one per stack
 
 
 def test_positions_that_the_donor_brings_are_not_silenced(tmp_path, start):
-    """A donor of the plugin with the same encoder: its positions are copied, its queries scaled already."""
+    """A donor with the same encoder: its positions are copied, and its queries are already scaled."""
     donor = save_model(
         tmp_path / "donor.pt",
         "tupe",
@@ -162,7 +162,7 @@ def test_a_change_that_acts_on_longer_sentences_is_said(tmp_path, start):
     assert report.difference == 0
     text = report.format_text()
     assert "changed  --nezha-clip" in text
-    assert "of 16 tokens a sentence, what is changed may act on longer ones" in text
+    assert "the sentences have 16 tokens, the changes may affect longer ones" in text
 
 
 def test_files_of_pretrained_vectors_may_be_gone(tmp_path, start):

@@ -1,4 +1,4 @@
-"""Warm start: what is refused or said, by name."""
+"""Warm start: refusals and notes, each by name."""
 
 import json
 
@@ -19,7 +19,7 @@ from fairseq_floater.cli import main
         (
             {},
             ["--arch", "floater_transformer"],
-            "donor.pt is of another shape: its --encoder-embed-dim is 64",
+            "donor.pt has another shape: its --encoder-embed-dim is 64",
         ),
         ({}, ["--arch", TINY, "--encoder-layers", "3"], "its --encoder-layers is 2"),
         (
@@ -45,7 +45,7 @@ def test_a_mistyped_option_and_a_text_file_are_named_in_one_line(tmp_path, capsy
     assert "unrecognized arguments: --position-encodr rope" in message
     assert message.count("\n") == 1
     assert main(["warm-start", str(page), *arguments]) == 1
-    assert "page.pt is nothing that torch saved" in capsys.readouterr().err
+    assert "page.pt was not saved by torch" in capsys.readouterr().err
 
 
 def write_dictionaries(folder, words):

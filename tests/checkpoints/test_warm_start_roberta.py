@@ -19,7 +19,7 @@ TABLE = "encoder.sentence_encoder.embed_positions.weight"
 
 
 def trained(seed=3, **options):
-    """fairseq's own, with the biases and norms that training would leave."""
+    """Return fairseq's own RoBERTa with random biases and norms, as after training."""
     model = roberta(arch="roberta", seed=seed, **{**SHAPE, "max_positions": POSITIONS, **options})
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -30,7 +30,7 @@ def trained(seed=3, **options):
 
 
 def save(path, model, arch="roberta", **options):
-    """A checkpoint as fairseq's trainer writes it."""
+    """Write a checkpoint as fairseq's trainer does."""
     args = Namespace(arch=arch, **{**SHAPE, "max_positions": POSITIONS, **options})
     ARCH_CONFIG_REGISTRY[arch](args)
     return save_state(path, model, args, {"_name": "masked_lm"})
@@ -43,7 +43,7 @@ def donor(tmp_path):
 
 @pytest.fixture()
 def start(start):
-    """Start a RoBERTa from a donor: the report, and the checkpoint."""
+    """Start a RoBERTa from a donor; return the report and the checkpoint."""
     return lambda donor, options="", arch=TINY, **how: start(donor, options, arch, **how)
 
 
@@ -55,7 +55,7 @@ def loaded(path, arch=TINY):
 
 
 def batch():
-    """A full row, and two with padding behind."""
+    """Return one full row and two rows padded on the right."""
     return padded([sentence(POSITIONS), sentence(9), sentence(4)], left=False)
 
 
@@ -123,7 +123,7 @@ def test_without_the_table_any_length_will_do(start, donor, options):
     assert load_checkpoint(out)["cfg"]["model"].max_positions == 4 * POSITIONS
     tokens = padded([sentence(3 * POSITIONS)], left=False)
     assert logits(loaded(out), tokens).isfinite().all()
-    with pytest.raises(CheckpointError, match="the model that starts has no learned table"):
+    with pytest.raises(CheckpointError, match="the new model has no learned table"):
         start(donor, options, extend="tile")
 
 
@@ -220,7 +220,7 @@ def test_a_transformer_is_no_donor_of_a_roberta(tmp_path, start):
 
 
 def write_dictionary(folder, change=None):
-    """The dictionary of the tests' donors but for its last word, the mask's place."""
+    """Write the donors' dictionary without its last word, which is <mask>; ``change`` renames a word."""
     words = Dictionary()
     for symbol in dictionary().symbols[4:-1]:
         words.add_symbol(symbol if symbol != change else "other")
@@ -234,7 +234,7 @@ def test_dictionaries(tmp_path, start, donor):
     write_dictionary(tmp_path / "glue" / "input0")
     start(donor, data=str(tmp_path / "glue"))
     other = write_dictionary(tmp_path / "other", change="w3")
-    start(donor, data=other)  # nobody knows the donor's words
+    start(donor, data=other)  # the donor's words are not known
     write_dictionary(tmp_path)  # beside the donor, as the import of a donor leaves it
     with pytest.raises(CheckpointError, match="other/dict.txt is not .*dict.txt.* 7 is 'other'"):
         start(donor, data=other)

@@ -1,10 +1,10 @@
-"""Encoders with a table of their own, and what is computed of it. Not a test file."""
+"""Encoders with a table, and a recorder of the tables they compute. Not a test file."""
 
 import helpers as h
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 
-# With fairseq's sinusoid underneath, `sinusoidal` at the input adds none.
+# `sinusoidal` at the input computes no table: fairseq's sinusoid is already there.
 TABLES = [
     c
     for c in h.CASES
@@ -21,7 +21,7 @@ every_kept_table = h.parametrised([c for c in TABLES if c[1] == "all"])
 
 
 def recorded(model, monkeypatch):
-    """Lets every `compute` run, and lists what it returned."""
+    """Return a list that collects the result of every call of a signal's `rows`."""
     calls = []
     for _, _, signal in h.signals(model):
 

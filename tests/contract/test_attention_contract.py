@@ -1,4 +1,4 @@
-"""What holds beyond the common contract for positions inside attention, and for direction in all."""
+"""Beyond the common contract: positions inside attention, and direction in all encoders."""
 
 import dataclasses
 
@@ -69,7 +69,7 @@ def test_padding_between_tokens_is_skipped(encoder, blocks, target):
 
 @h.every_case
 def test_a_reversed_source_does_not_get_the_reversed_encoding(encoder, blocks, target):
-    """A bias of |i - j| would; the end symbol is reversed with the words, so that it cannot help."""
+    """With a bias of |i - j| it would. The end symbol is reversed too, so it cannot show the order."""
     model = h.visible(encoder, blocks, target, position_base="auto")
     source = h.sentence(12)
     with torch.no_grad():

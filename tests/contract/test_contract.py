@@ -1,6 +1,6 @@
 """The contract of a position encoder, one suite for every encoder of the registry.
 
-A class added to the registry is tested by all of this without another line.
+A class added to the registry is tested by all of it without further code.
 """
 
 import contract_cases as cases
@@ -67,7 +67,7 @@ def test_every_stream_of_every_block_reaches_the_output(encoder, blocks, target,
     assert streams == (9 if target == "qkv" else 2) * (2 if blocks == "all" else 1)
 
 
-# 2. Decoding is teacher forcing.
+# 2. Step-by-step decoding equals teacher forcing.
 
 
 @h.every_case
@@ -82,11 +82,11 @@ def test_step_by_step_equals_one_pass_when_beams_are_reordered(encoder, blocks, 
     forcing.assert_beams_keep_their_sentence(h.visible(encoder, blocks, target), beam)
 
 
-# 3. A row never depends on how many rows were asked for; length.
+# 3. A row does not depend on the number of rows requested. Limits of length.
 
 
 def rounding_of(table):
-    """What products of another shape may change: a few units in the last place of the largest entry."""
+    """Tolerance for products of another shape: a few units in the last place of the largest entry."""
     return 1e-6 * max(1.0, float(table.abs().max()))
 
 

@@ -1,4 +1,4 @@
-"""The contract where an encoder of distances also acts between target and source tokens."""
+"""The contract for encoders of distances that also act between target and source tokens."""
 
 import forcing
 import helpers as h
@@ -25,7 +25,7 @@ def test_padding_moves_nothing(encoder, blocks, target, left):
 
 @pytest.mark.parametrize("encoder", ["rope", "xl", "tener", "nezha"])
 def test_beside_a_long_sentence_a_short_one_keeps_its_places(encoder):
-    """Of two target tokens one stands between source tokens, whatever `--position-eval` does to others."""
+    """Every other target token lies between source tokens, whatever `--position-eval` does elsewhere."""
     across = {**CROSS, "position_cross_ratio": 1.5}
     model = h.visible(encoder, target="attention", position_eval="ntk:5", **across)
     forcing.assert_padding_moves_nothing(model, h.source_batch(), h.target_batch())

@@ -23,17 +23,17 @@ def test_evaluation_computes_the_table_once(encoder, blocks, target, monkeypatch
     h.stepwise_log_probs(model, h.source_batch(False), h.target_batch())
     expected = 0 if (encoder, blocks, target) not in cases.TABLES else 3 if target == "qkv" else 2
     assert len(calls) == expected
-    h.log_probs(model, h.sentence(100), h.shifted(h.sentence(100)))  # longer than what was kept
+    h.log_probs(model, h.sentence(100), h.shifted(h.sentence(100)))  # longer than the kept table
     grown = sum(signal.table_length is None for _, _, signal in h.signals(model)) if expected else 0
     assert len(calls) == expected + grown
     model.train()
-    for _ in range(2):  # training keeps nothing that it trains, even where no gradients are wanted
+    for _ in range(2):  # training keeps no trained table, even without gradients
         h.log_probs(model, h.source_batch(), h.target_batch())
     assert len(calls) == (3 if is_trained(model) else 2) * expected + grown
 
 
 def is_trained(model):
-    """Whether tables come from parameters."""
+    """Whether tables are computed from parameters."""
     return any(encoder.sources(h.parts(stack, name)) for stack, name, encoder in h.signals(model))
 
 
@@ -65,7 +65,7 @@ UNANNOUNCED = {
         1.5 * parameters_to_vector(model.parameters()).detach(), model.parameters()
     ),
     "data": lambda model: [p.data.mul_(1.5) for p in h.position_parameters(model)],
-    # No sum over a parameter changes.
+    # The sum of every parameter stays the same.
     "order": lambda model: [p.data.copy_(p.data.flip(-1)) for p in h.position_parameters(model)],
     "state-dict-of-a-part": lambda model: [
         module.load_state_dict({k: 1.5 * v for k, v in module.state_dict().items()})
@@ -145,7 +145,7 @@ def test_between_solves_the_table_is_reused_with_gradients_of_zero(target, monke
     assert losses[0] == losses[1] == losses[3] != losses[4] == losses[5]
     h.loss_of(
         model, h.sentence(20), h.shifted(h.sentence(30))
-    ).backward()  # longer than what was solved
+    ).backward()  # longer than the solved table
     current = h.build("floater", target=target, seed=5).eval()
     current.load_state_dict(model.state_dict())
     assert h.difference(h.log_probs(model.eval(), *batch), h.log_probs(current, *batch)) == 0

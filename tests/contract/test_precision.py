@@ -1,4 +1,4 @@
-"""Positions are computed in float32 and cast last; what no number of the model can hold is an error."""
+"""Positions are computed in float32 and cast last; those that the model's dtype cannot hold raise."""
 
 import contract_cases as cases
 import helpers as h
@@ -55,7 +55,7 @@ def test_autocast_leaves_the_table_alone(encoder, blocks, target):
 
 @cases.every_endless_table
 def test_ten_thousand_positions_with_a_bounded_time(encoder, blocks, target):
-    """Finite, the same rows as of a short sentence, and within float16's range."""
+    """Rows are finite in float16 and equal those of a short sentence."""
     bounds = {"floater_time_scale": 1000.0, "floater_init_scale": 0.01, "xpos_scale_base": 8192.0}
     model = h.build(encoder, blocks, target, **bounds)
     short = h.tables(model.eval(), 256)
@@ -66,7 +66,7 @@ def test_ten_thousand_positions_with_a_bounded_time(encoder, blocks, target):
         assert long.shape[0] == length
         assert long.isfinite().all()
         torch.testing.assert_close(long[:256].float(), few, atol=2e-3, rtol=2e-3)
-        if encoder == "floater":  # a recurrence comes to rest
+        if encoder == "floater":  # a recurrence converges
             assert len(long[::1000].flatten(1).unique(dim=0)) == 10
 
 
@@ -88,7 +88,7 @@ def test_a_position_out_of_range_is_an_error(encoder, target):
 def test_a_row_that_the_model_would_overflow_at_is_an_error(
     encoder, blocks, target, products, monkeypatch
 ):
-    """A table may be finite, and the model's output NaN: a LayerNorm squares rows, a product casts them."""
+    """A finite table can still give NaN: LayerNorm squares its rows, and products cast them."""
     model = h.visible(encoder, blocks, target)
     largest = 7e4 if products == torch.float16 else 1.2e18
     for stack, name, signal in h.signals(model):
@@ -108,7 +108,7 @@ def test_a_search_ends_with_the_error_and_no_hypothesis_of_nan():
         for parameter in h.position_parameters(model):
             parameter.zero_()
         for _, _, signal in h.signals(model):
-            signal.dynamics.bias2.fill_(1e18)  # row i is 1e17 i, and so is each of its 64 entries
+            signal.dynamics.bias2.fill_(1e18)  # each of the 64 entries of row i is 1e17 i
     with pytest.raises(
         PositionRangeError, match="Position 2 of floater has norm .*--floater-delta"
     ):
@@ -130,7 +130,7 @@ def test_a_position_out_of_range_that_nobody_asked_for_is_none():
 @h.every_stage
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "bfloat16"])
 def test_stages_in_half_precision(encoder, blocks, target, dtype):
-    """Near the same, rounded, parameters in float32; step by step as in one pass."""
+    """Close to float32 with the same rounded parameters, step by step and in one pass."""
     model = h.visible(encoder, blocks, target).to(dtype)
     exact = h.build(encoder, blocks, target, seed=5).eval()
     exact.load_state_dict(model.state_dict())

@@ -1,4 +1,4 @@
-"""The contract of every position encoder of the registry in an encoder alone, a RoBERTa's."""
+"""The contract of every position encoder of the registry in RoBERTa, an encoder-only model."""
 
 import contract_cases as cases
 import helpers as h
@@ -43,7 +43,7 @@ def test_the_order_of_tokens_matters_exactly_where_there_are_positions(encoder, 
 
 @h.every_case
 def test_length(encoder, blocks, target):
-    # RoBERTa's own table, where it stands underneath, has a limit of its own.
+    # Without RoBERTa's own table, which has a limit of its own.
     model = visible(encoder, blocks, target, max_positions=16, position_base="drop")
     if POSITION_ENCODERS[encoder].inductive:
         assert model.max_positions() == UNLIMITED_POSITIONS
@@ -52,7 +52,7 @@ def test_length(encoder, blocks, target):
     assert model.max_positions() == 16
     with pytest.raises(ValueError, match="17 tokens.*16 positions.*--max-positions"):
         log_probs(model, h.sentence(17))
-    wide = torch.nn.functional.pad(h.sentence(16), (4, 0), value=h.PAD)  # padding is no length
+    wide = torch.nn.functional.pad(h.sentence(16), (4, 0), value=h.PAD)  # padding does not count
     exact = log_probs(model, h.sentence(16))
     assert h.difference(log_probs(model, wide)[:, 4:], exact) <= h.TOLERANCE
 
@@ -65,7 +65,7 @@ def test_half_precision_computes_in_float32_and_casts_last(encoder, blocks, targ
     for rounded, table in zip(h.tables(model, dtype=torch.float16), h.tables(exact), strict=True):
         assert torch.equal(rounded, table.half())
     for _, _, signal in h.signals(model):
-        assert 0 < signal.size < float("inf")  # it was looked at
+        assert 0 < signal.size < float("inf")  # it was measured
     assert (
         h.difference(log_probs(model, h.source_batch()), log_probs(exact, h.source_batch())) < 0.2
     )
@@ -98,7 +98,7 @@ def test_layerdrop_and_activation_checkpointing(encoder, blocks, target, options
     plain.load_state_dict(model.state_dict())
     losses, slopes = [], []
     for one in (model, plain):
-        torch.manual_seed(1)  # under this one a block is dropped
+        torch.manual_seed(1)  # with this seed a block is dropped
         loss = loss_of(one, h.source_batch())
         loss.backward()
         assert loss.isfinite()

@@ -1,4 +1,4 @@
-"""What holds beyond the common contract for stages before a block."""
+"""Beyond the common contract: encoders that act as a stage before a block."""
 
 import helpers as h
 import pytest
@@ -7,7 +7,7 @@ import torch
 from fairseq_floater.position_encoders.stage import Pass
 from fairseq_floater.position_encoders.transforms import Tokens
 
-# Which slots are padding, of sentences of 6 tokens among 10 slots.
+# Which of a sentence's 10 slots are padding.
 PADDING = {
     "left": [1, 1, 1, 1, 0, 0, 0, 0, 0, 0],
     "right": [0, 0, 0, 0, 0, 0, 1, 1, 1, 1],
@@ -18,7 +18,7 @@ PADDING = {
 
 
 class Stream:
-    """A stack's stage, and a stream of words for its last block: one sentence for each of PADDING."""
+    """A stack's stage, and an input for its last block with one sentence for each mask of PADDING."""
 
     def __init__(self, stack):
         generator = torch.Generator().manual_seed(4)
@@ -74,12 +74,12 @@ def test_no_gradient_sees_what_stands_in_padded_slots(encoder, blocks, target):
 
 @h.every_stage
 def test_a_step_skips_padding_and_follows_its_beam(encoder, blocks, target):
-    """Each of two orders comes before a step; fairseq's decoder walks its modules to pass it on."""
+    """Beams are reordered before two of the steps, by fairseq's method of the decoder."""
     model = h.visible(encoder, blocks, target)
     stream = Stream(model.decoder)
     order, state, steps = torch.arange(len(PADDING)), {}, []
     exchanges = {3: torch.tensor([0, 2, 1, 4, 3]), 7: torch.tensor([4, 1, 3, 0])}
-    # A beam that takes another's place has its past, and goes on with its own words.
+    # A beam moves as a whole: its past and its future words.
     past = [stream.words, stream.is_padding, stream.x.transpose(0, 1)]
     for t in range(10):
         if t in exchanges:
@@ -141,7 +141,7 @@ def test_the_base_is_dropped_unless_it_is_kept(encoder, blocks, target):
 
 @h.every_stage
 def test_every_block_is_reached_or_the_first_alone(encoder, blocks, target):
-    """A change of one block's part, or of its state, is seen; without ``all`` the second has none."""
+    """Removing the second block's part changes the output; without ``all`` there is no such part."""
     model = h.visible(encoder, blocks, target)
     for stack in (model.encoder, model.decoder):
         has = [block.positions is not None for block in stack.layers]

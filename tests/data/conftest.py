@@ -1,4 +1,4 @@
-"""What the tests of prepared text share."""
+"""Fixtures of the tests of prepared text."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_long_examples_lose_the_end_of_the_longer_sentence_alone(limit, vocabula
     assert [tokens[0], tokens[-1]] == [0, 2]
     middle = tokens.index(2)
     assert tokens[middle + 1] == 2
-    assert abs((middle - 1) - (limit - middle - 3)) <= 1  # as long as each other
+    assert abs((middle - 1) - (limit - middle - 3)) <= 1  # about equally long
     words = [fairseq_task.source_dictionary.index(w) for w in vocabulary.subwords.encode(A)]
     assert tokens[1:middle] == words[: middle - 1]
 
@@ -177,7 +177,7 @@ RTE_HEAD = "index\tsentence1\tsentence2\tlabel\n"
         ("RTE", "train.tsv", "index\tsentence1\tlabel\n", "must have the column 'sentence2'"),
         ("RTE", "dev.tsv", f"{RTE_HEAD}0\ta\tb\tmaybe\n", "must be one of entailment, not_entail"),
         ("RTE", "dev.tsv", f"{RTE_HEAD}0\ta\tb\n", "line 2 must have 4 columns, but has 3"),
-        ("RTE", "dev.tsv", f"{RTE_HEAD}\ta\tb\tentailment\n", "an example without index"),
+        ("RTE", "dev.tsv", f"{RTE_HEAD}\ta\tb\tentailment\n", "an example without an index"),
         ("RTE", "dev.tsv", RTE_HEAD + "0\ta\tb\tentailment\n" * 2, "has the index '0' twice"),
         ("STS-B", "dev.tsv", lines_of("STS-B", ["5.5"]), "must be from 0 to 5, but is '5.5'"),
         ("STS-B", "dev.tsv", lines_of("STS-B", ["high"]), "must be from 0 to 5, but is 'high'"),
@@ -212,11 +212,11 @@ def test_what_does_not_fit_is_refused(vocabulary, tmp_path):
 
 def test_a_vocabulary_is_chosen_in_one_way(vocabulary, tmp_path):
     bpe = vocabulary.dictionary.parent
-    with pytest.raises(UsageError, match="stands for"):
+    with pytest.raises(UsageError, match="replaces"):
         Vocabulary.chosen(like=tmp_path, bpe="gpt2")
     with pytest.raises(UsageError, match="Give --like, or"):
         Vocabulary.chosen(bpe="gpt2")
-    with pytest.raises(TextDataError, match="is missing, the dictionary"):
+    with pytest.raises(TextDataError, match="The dictionary of the model, "):
         Vocabulary.chosen(bpe="gpt2", bpe_dir=bpe, dictionary=tmp_path / "none")
     shutil.copytree(bpe, tmp_path / "bpe")
     shutil.copy(bpe / "dict.txt", tmp_path)

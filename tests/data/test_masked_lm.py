@@ -133,7 +133,7 @@ def test_wikitext_is_counted_as_published(tmp_path, prepared):
         (("--bpe", "gpt2"), 2, "needs --bpe-dir"),
         (("--bpe", "sentencepiece"), 2, "needs --vocab or --model"),
         (("--like", "prepared", "--vocab", 60), 2, "give it alone"),
-        (("--like", "raw"), 1, "dict.txt is missing"),
+        (("--like", "raw"), 1, "dict.txt, is missing"),
         (("--bpe", "gpt2", "--bpe-dir", "raw"), 1, "encoder.json is missing"),
         (("--bpe", "gpt2", "--bpe-dir", "raw/bpe", "--dict", "other.txt"), 1, "of the same BPE"),
         (("--bpe", "sentencepiece", "--vocab", 60, "--train", "nothing"), 1, "nothing is missing"),

@@ -71,7 +71,7 @@ def test_codes_do_not_depend_on_the_order_of_the_text(tmp_path):
 
 def test_what_holds_no_codes_is_refused(tmp_path):
     (tmp_path / "codes").write_text("a b\n")
-    with pytest.raises(TextDataError, match=r"codes holds no codes of subword-nmt\.$"):
+    with pytest.raises(TextDataError, match=r"codes is not a file of subword-nmt codes\.$"):
         MosesSegmenter(tmp_path / "codes", LANGS)
     with pytest.raises(TextDataError, match=r"^subword-nmt found no pair"):
         train_codes(iter([("", "")]), LANGS, tmp_path / "none", merges=5)

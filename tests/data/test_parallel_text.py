@@ -53,7 +53,7 @@ def _write(name: str, content: bytes) -> Callable[[Path], object]:
             r"\S+/train\.de, line 2 is not valid UTF-8 \(byte 2 of it\)\.",
         ),
         (_write("test.en", b"a\nb\nc\0\n"), r"\S+/test\.en, line 3 holds a NUL character\."),
-        (zipped("train.en", 500), r"\S+/train\.en\.gz is no whole gzip file: .+\."),
+        (zipped("train.en", 500), r"\S+/train\.en\.gz is not a valid gzip file: .+\."),
         (
             zipped("train.en", None, keep=True),
             r"\S+/train\.en and \S+/train\.en\.gz both exist; remove one of them\.",

@@ -75,7 +75,7 @@ def test_a_language_may_have_a_script(raw: Path, tmp_path: Path) -> None:
 def test_what_others_made_is_never_removed(raw: Path, tmp_path: Path) -> None:
     (tmp_path / "out" / "bin").mkdir(parents=True)
     (tmp_path / "out" / "bin" / "tool").touch()
-    message = r"\S+/out holds `bin`, which was not made here; choose another OUT_DIR\."
+    message = r"\S+/out holds `bin`, which floater did not make; choose another OUT_DIR\."
     refused(raw, tmp_path / "out", message, force=True)
     assert (tmp_path / "out" / "bin" / "tool").exists()
     refused(raw, tmp_path, r"RAW_DIR must not be \S+/raw, because output goes there; .+\.")

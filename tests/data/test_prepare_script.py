@@ -31,7 +31,7 @@ def script(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str
 def prepared(
     numbers: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """What the script makes in a folder where it was killed before."""
+    """What the script makes in a folder in which it was killed before."""
     out = tmp_path_factory.mktemp("prepared") / "my data"
     for name in (".spm.tmp", ".bin.tmp"):
         (out / name).mkdir(parents=True)

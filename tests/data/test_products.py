@@ -1,4 +1,4 @@
-"""Folders of data: kept while their input is the same, replaced on demand alone, whole or not at all."""
+"""Data folders: kept while their input is the same, replaced only on demand, complete or absent."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_others_made_is_never_replaced(raw: Path, tmp_path: Path, record: A
     (out / "mine").touch()
     if record is not None:
         (out / "summary.json").write_text(json.dumps(record))
-    refused(r"out was not made here; choose another OUT\.", raw, force=True)
+    refused(r"out was not made by floater; choose another OUT\.", raw, force=True)
     assert (out / "mine").exists()
 
 

@@ -1,4 +1,4 @@
-"""The quizzes: official formats, answers found again by other means, balance, and no list in two splits."""
+"""The quizzes: official formats, answers solved from the text, balance, no list in two splits."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("task", ["CoLA", *GLUE])
 def test_which_words_there_are_says_nothing(many: Path, task: str) -> None:
-    """Words differ in how often they come with a label by no more than chance lets them."""
+    """No word's frequency differs between labels by more than chance explains."""
     rows = glue_rows(many, task, "train")
     for place in range(len(rows[0][0])):
         by_label: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
@@ -152,7 +152,7 @@ def test_which_words_there_are_says_nothing(many: Path, task: str) -> None:
         share = 1 / len(by_label)
         for word in set().union(*by_label.values()):
             total = sum(counts[word] for counts in by_label.values())
-            if total < len(rows):  # what every sentence has says nothing anyway
+            if total < len(rows):  # words that are in every sentence carry no information
                 deviation = (total * share * (1 - share)) ** 0.5
                 for counts in by_label.values():
                     assert abs(counts[word] - total * share) < 5 * deviation
@@ -261,7 +261,7 @@ def all_lists(folder: Path, split: str) -> set[frozenset[str]]:
     mlm = folder / "mlm" / ("train.txt" if split == "train" else "valid.txt")
     texts += mlm.read_text(encoding="utf-8").split("\n")
     sets = (frozenset(text.split()).intersection(NUMBER) for text in texts)
-    return {found for found in sets if len(found) >= 4}  # fewer are an answer
+    return {found for found in sets if len(found) >= 4}  # shorter ones are answers
 
 
 def test_no_list_is_in_two_splits(quizzes: Path) -> None:
@@ -302,7 +302,7 @@ def test_lists_are_the_same_on_every_machine() -> None:
 
 def test_more_lists_than_there_are_are_refused() -> None:
     message = "`--scale` must be smaller: RTE needs 100 lists of 1 to 1 words for dev, but "
-    with pytest.raises(TextDataError, match=f"^{re.escape(message)}[0-9] are all there are"):
+    with pytest.raises(TextDataError, match=f"^{re.escape(message)}there are only [0-9]\."):
         list(Draws(1, "RTE", "dev").lists(100, (1, 1)))
 
 

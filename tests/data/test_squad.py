@@ -118,7 +118,7 @@ def test_a_slipped_offset_is_moved_with_a_warning(prepare, slip):
     moved["data"][0]["paragraphs"][0]["qas"][1]["answers"][0]["answer_start"] += slip
     out = prepare(moved)
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    assert "has 1 answers beside their offsets" in summary["warnings"][1]
+    assert "has 1 answers at most" in summary["warnings"][1]
     assert "question q2" in summary["warnings"][1]
     assert passages(out / "train.jsonl") == passages(out / "valid.jsonl")
 
@@ -136,12 +136,12 @@ def change(where, **fields):
     [
         (
             squad((PASSAGE, [{**QUESTIONS[0], "answers": [{"text": "hat", "answer_start": 0}]}])),
-            r"must have its answers at their offsets in the passages, but none of 1 is there\.",
+            r"must have its answers at their offsets in the passages, but none of 1 is at its offset\.",
         ),
         (change("answer", text=" "), r"question q2 has an empty answer\."),
         (change("answer", answer_start="4"), r"`answer_start` must be of type int, but is '4'"),
         (change("question", answers=[]), r"q2 has no answer, which every question of 1\.1 must"),
-        (change("question", id="q1"), r"every id must be there once, but q1 comes twice\."),
+        (change("question", id="q1"), r"every id must occur once, but q1 is there twice\."),
         (change("question", id=7), r"`id` must be of type str, but is 7"),
         (change("question", is_impossible=True), r"q2 is_impossible, but has 1 answers\."),
         ({"data": []}, r"must hold questions, but holds none\."),
@@ -191,13 +191,13 @@ def test_files_of_two_versions_are_refused(prepare):
 def test_a_folder_of_both_versions_needs_a_choice(prepare, tmp_path):
     for name in ("train", "dev"):
         write(tmp_path / f"{name}-v2.0.json", households(2, seed=1, second=True))
-    with pytest.raises(UserError, match=r"but holds both; choose by --data-version\."):
+    with pytest.raises(UserError, match=r"but holds both; choose with --data-version\."):
         prepare()
     assert (prepare(version="1.1") / "train.jsonl").is_file()
 
 
 def test_a_folder_without_the_files(tmp_path, words):
-    message = r"must hold train-v1\.1\.json and .*, but holds neither; name"
+    message = r"must hold train-v1\.1\.json and .*, but holds neither; give"
     with pytest.raises(UserError, match=message):
         preparation.prepare(tmp_path, tmp_path / "out", words)
 

@@ -100,7 +100,7 @@ def test_limits_hold_for_train_and_valid_alone(model: Path, tmp_path: Path) -> N
 
 
 def test_a_split_without_pairs_is_refused(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(TextDataError, match=r"^No pair of `train` is left: of 1 lines 1 empty, 0"):
+    with pytest.raises(TextDataError, match=r"^No pair of `train` is left of 1 lines: 1 empty, 0"):
         encode(model, tmp_path, [("", "eins")], "train")
 
 
@@ -133,7 +133,7 @@ def test_odd_characters_keep_every_line_in_its_place(raw: Path, tmp_path: Path) 
         for folder in ("spm", "raw")[: 1 + (split == "test")]:
             text = (out / folder / f"{split}.{lang}").read_text(encoding="utf-8")
             assert text.count("\n") == len(text.removesuffix("\n").split("\n"))
-            assert len(text.splitlines()) == counts[split]["kept"]  # whoever reads it
+            assert len(text.splitlines()) == counts[split]["kept"]  # for any reader
     pieces = {line.rsplit(" ", 1)[0] for line in text_lines(out / "dict.txt")}
     assert all(piece.split() == [piece] for piece in pieces)
     sp = sentencepiece.SentencePieceProcessor(model_file=str(out / "spm.model"))

@@ -73,7 +73,7 @@ def test_every_example_follows_the_rule_in_its_lengths(task: str, tmp_path: Path
         for source, target in examples:
             length, expected = solved(task, source)
             assert target == expected
-            # A set that was drawn with an element twice is smaller.
+            # A set for which an element was drawn twice is smaller.
             assert length is None or length <= high
             assert length is None or length >= low - 3 * (task == "intersection")
     for held_out in SPLITS[1:]:
@@ -111,7 +111,7 @@ def scan_text() -> str:
 
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small text in SCAN's form that stands where the published one does."""
+    """A small text in SCAN's form in place of the published one."""
     path = tmp_path / "site" / "tasks.txt"
     path.parent.mkdir()
     path.write_text(scan_text())
@@ -133,7 +133,7 @@ def test_scan_is_fetched_and_split_by_actions(published: Path, tmp_path: Path) -
     assert all_pairs == sorted(map(tuple, rows))
     assert lines(out / "test.groups") == ["7"] * 3 + ["8"] * 3
     packed.write_bytes(gzip.compress(published.read_bytes()))
-    published.unlink()  # the file that is there is taken, and what is whole is made once
+    published.unlink()  # `--from` needs no download, and a complete folder is not made again
     assert main([*words, str(tmp_path / "again"), "--from", str(packed)]) == 0
     assert main([*words, str(out)]) == 0
     assert [pairs(tmp_path / "again", name) for name in SPLITS] == [*split.values()]
@@ -144,14 +144,14 @@ def test_scan_that_is_not_there_or_another_is_refused(
 ) -> None:
     words = ["tasks", "scan", str(tmp_path / "out"), "--valid", "2", "--cutoff"]
     assert main([*words, "8", "--from", str(published)]) == 1
-    assert "`--cutoff` must leave pairs to train on and to test, but is 8" in capfd.readouterr().err
+    assert "must leave pairs for training and for the test, but is 8" in capfd.readouterr().err
     published.write_text(scan_text() + "IN: run OUT: I_RUN\n")
     assert main([*words, "6", "--from", str(published)]) == 1
     assert "must be SCAN's tasks.txt with the SHA-256" in capfd.readouterr().err
     broken = tmp_path / "tasks.txt.gz"
     broken.write_bytes(gzip.compress(b"IN: run OUT: I_RUN")[:-9])
     assert main([*words, "6", "--from", str(broken)]) == 1
-    assert "is no whole gzip file" in capfd.readouterr().err
+    assert "is not a valid gzip file" in capfd.readouterr().err
     published.unlink()
     assert main([*words, "6"]) == 1
     assert "SCAN could not be fetched" in capfd.readouterr().err

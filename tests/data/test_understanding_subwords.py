@@ -116,5 +116,5 @@ def test_files_that_are_no_subwords_are_refused(gpt2, tmp_path):
     with pytest.raises(TextDataError, match="a number for each of the 256 bytes"):
         Gpt2Subwords(tmp_path)
     (tmp_path / "sentencepiece.model").write_text("no model")
-    with pytest.raises(TextDataError, match="no readable sentencepiece model"):
+    with pytest.raises(TextDataError, match="not a readable sentencepiece model"):
         SentencepieceSubwords(tmp_path)

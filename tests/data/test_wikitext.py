@@ -72,4 +72,4 @@ def test_an_archive_of_something_else_is_named(mirror, tmp_path, capsys):
     with zipfile.ZipFile(archives / f"{NAME}-v1.zip", "w") as archive:
         archive.writestr("other", "x")
     assert main(["mlm", "wikitext", "text", str(out), "--bpe", "gpt2"]) == 1
-    assert "is no archive of WikiText-103" in capsys.readouterr().err
+    assert "is not an archive of WikiText-103" in capsys.readouterr().err

@@ -41,7 +41,7 @@ def prepare(pair, out, *words, code=0):
 
 @pytest.fixture(scope="module")
 def undisturbed(archives, tmp_path_factory):
-    """The data of a pair, made at a stretch."""
+    """The data of a pair, made without interruption."""
     made = {}
 
     def make(pair):
@@ -54,7 +54,7 @@ def undisturbed(archives, tmp_path_factory):
 
 
 def hashes(out):
-    """Of every file that was made; logs, locks and notes on downloads are no results."""
+    """Return {file: SHA-256} of the results, without logs, locks and download records."""
     paths = [out / name for name in FILES]
     paths += [path for name in MADE for path in (out / name).rglob("*") if path.is_file()]
     return {
@@ -115,7 +115,7 @@ def test_other_counts_than_the_published_are_refused(archives, tmp_path):
 
 
 def respoil(archives, folder, name, spoil):
-    """The archives with one file of ``name`` changed by ``spoil(member, content)``; None drops it."""
+    """Copy the archives, with ``spoil(member, content)`` applied in ``name``; None drops a member."""
     shutil.copytree(archives, folder)
     with tarfile.open(archives / name) as old, tarfile.open(folder / name, "w:gz") as new:
         for entry in old:
@@ -135,7 +135,7 @@ def respoil(archives, folder, name, spoil):
         (lambda content: None, r"holds no file commoncrawl\.de-en\.de\.$"),
         (
             lambda content: content[: content.rindex(b"\n", 0, -1) + 1],
-            r"^commoncrawl has 400 English lines, but 399 of de\.$",
+            r"^commoncrawl has 400 lines in en, but 399 in de\.$",
         ),
     ],
     ids=["no file", "a line less"],
@@ -156,7 +156,7 @@ def test_an_archive_that_broke_off_is_refused(archives, tmp_path):
     folder = Path(shutil.copytree(archives, tmp_path / "archives"))
     path = folder / "training-parallel-europarl-v7.tgz"
     path.write_bytes(path.read_bytes()[:4000])
-    with pytest.raises(TextDataError, match=r"europarl-v7\.tgz is no whole archive: "):
+    with pytest.raises(TextDataError, match=r"europarl-v7\.tgz is not a valid archive: "):
         list(corpora.member_lines(path, "training/europarl-v7.de-en.de"))
 
 
@@ -277,7 +277,7 @@ def killed_and_restarted(pair, archives, out, kills, seed):
         )
         try:
             process.wait(timeout=moments.uniform(0.5, 25))
-            # It was whole before its moment: what is lost now is made again.
+            # The run ended before the kill: delete a result, so that it must be made again.
             shutil.rmtree(out / moments.choice(MADE))
         except subprocess.TimeoutExpired:
             done += 1

@@ -1,4 +1,4 @@
-"""Downloads of prepare_wmt14.sh that break off, lie or are killed: whole in the end, or refused."""
+"""Downloads of prepare_wmt14.sh that break off, deliver wrong data or are killed: complete or refused."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from fairseq_floater.cli import main
 SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_wmt14.sh"
 NAME = "text-v7.tgz"
 CONTENT, OTHER = (random.Random(seed).randbytes(300_000) for seed in (7, 8))
-# Stands for the Python of the script: prints what it is to fetch, and makes nothing of it.
+# A fake Python for the script: it prints the list of archives and does nothing else.
 PYTHON = '#!/bin/bash\nif [[ $4 == archives ]]; then cat "$0.archives"; fi\n'
 
 
@@ -27,7 +27,7 @@ def sha256(content):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves ``content``; each of ``faults`` (a status, or bytes until the end) spoils one answer."""
+    """Serves ``content``; each of ``faults`` (a status, or a number of bytes) spoils one answer."""
 
     daemon_threads = True
 
@@ -78,7 +78,7 @@ def server():
 
 
 class Download:
-    """The script, its archive's place, and what it is told of the archive."""
+    """The script and one archive of its list; ``known`` sets the archive's URL and checksums."""
 
     def __init__(self, folder, url):
         self.path = folder / "my data" / "archives" / NAME

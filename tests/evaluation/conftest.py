@@ -1,4 +1,4 @@
-"""What the tests of scores share."""
+"""Fixtures of the tests of scores."""
 
 import json
 

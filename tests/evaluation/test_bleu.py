@@ -111,7 +111,7 @@ def test_compound_split_takes_hyphens_apart_on_both_sides():
     hypotheses = ["heute kam die US-Regierung mit a-b-c an"]
     references = ["heute kam die EU-Regierung mit a-b-c an"]
     report = score(hypotheses, references, target_language="de", bootstrap=0)
-    mark = "@ ##AT##-##AT## @"  # fairseq's recipe: of Moses' @-@
+    mark = "@ ##AT##-##AT## @"  # fairseq's recipe makes this of Moses' @-@
     tail = f"{mark} Regierung mit a {mark} b {mark} c an"
     expected = sacrebleu.corpus_bleu(
         [f"heute kam die US {tail}"],
@@ -169,7 +169,7 @@ def test_a_score_of_zero_is_reported():
         ({"tokenize": "14a"}, r"`tokenize` must be one of none, zh, 13a, .* is '14a' instead\."),
         ({"bootstrap": 1}, r"`bootstrap` must be 0 .* at least 40, but is 1 instead\."),
         ({"seed": -1}, r"`seed` must not be negative, but is -1 instead\."),
-        ({"test_set": "a|b:c"}, r"`test_set` must be of letters, .* is 'a\|b:c' instead\."),
+        ({"test_set": "a|b:c"}, r"`test_set` must consist of letters, .* is 'a\|b:c' instead\."),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):
@@ -193,7 +193,7 @@ def test_unequal_line_counts_name_both_files_and_counts(write):
     hypotheses, references = write("hyp", "a\nb\n"), write("ref", "a\nb\nc\n")
     message = (
         r"`.*hyp` must have as many sentences as `.*ref`, 3, but has 2 instead; if they are "
-        r"fairseq's, .*--required-batch-size-multiple 1.*"
+        r"from fairseq: .*--required-batch-size-multiple 1.*"
     )
     refused(message, bleu.score_files, hypotheses, references, target_language="de")
     message = r"`.*ref` must have as many sentences as `.*hyp`, 2, but has 3 instead\."

@@ -29,19 +29,19 @@ def test_d_lines_alone_and_sorted_files_read_the_same(write, key):
         ),
         (
             "D-0\t-1\ta\nD-1\t-1\tb\nD-0\t-2\tc\nD-1\t-2\td\n",
-            r"`.*out\.txt` must hold each sentence once, but line 3 brings sentence 0 of line 1 again "
+            r"`.*out\.txt` must hold each sentence once, but line 3 repeats sentence 0 of line 1 "
             r"instead; are these two runs in one file\?",
         ),
         # The D lines alone would look like two hypotheses of one sentence.
         (
             2 * "S-0\tsource\nH-0\t-1\ta\nD-0\t-1\ta\n",
-            r".*line 4 brings sentence 0 of line 1 again.*",
+            r".*line 4 repeats sentence 0 of line 1.*",
         ),
         (
             "".join(f"D-{i}\t-1\tx\n" for i in (0, 2, 4, 9, 10)),
             r"`.*out\.txt` must hold a hypothesis of each sentence from 0 to 10, but lacks 6 "
             r"\(1, 3, 5, 6, 7, \.\.\.\) instead; fairseq silently drops the sentences of batches "
-            r"whose size is no multiple of 8 unless `--required-batch-size-multiple 1` is given\.",
+            r"whose size is not a multiple of 8 unless `--required-batch-size-multiple 1` is given\.",
         ),
         ("D-0\t-1\ta\nD-1\tnur Text\n", r"`.*` must have a score, .* line 2 has 'nur Text' .*"),
         ("P-0\t-0.1 -0.2\nP-1\t-0.3\n", r".* must hold hypotheses \(D or H lines\).*"),
@@ -53,7 +53,7 @@ def test_output_that_is_not_one_whole_run_is_refused(write, content, message):
 
 
 BROKEN_OFF = (
-    r"`.*out\.txt` must be whole, but breaks off at line {} \({}\) instead; "
+    r"`.*out\.txt` must be complete, but ends at line {} \({}\) instead; "
     r"was fairseq-generate stopped, or the disk full\? Generate it again\."
 )
 
@@ -67,14 +67,14 @@ def test_a_file_that_broke_off_before_the_last_hypothesis_is_refused(write, last
 @pytest.mark.parametrize("cut", ["T-5", "\nP-5", "0.2\nS-1", "S-1"])
 @pytest.mark.parametrize(
     ("start", "found"),
-    [(0, "fairseq's closing lines are missing"), (1, "that line has no end")],
+    [(0, "fairseq's closing lines are missing"), (1, "that line has no newline")],
     ids=["whole output", "without the log"],
 )
 def test_a_file_cut_off_anywhere_is_refused(write, cut, start, found):
     text = "\n".join(generated(HYPOTHESES, order=[0, 5, 4, 1, 3, 2]).split("\n")[start:])
     left = text[: text.index(cut)]
     path = write("out.txt", left)
-    if start and left.endswith("\n"):  # between two lines: what is not there is noticed
+    if start and left.endswith("\n"):  # cut between two lines: missing hypotheses are noticed
         refused(r".* must hold a hypothesis of each sentence .*", read_hypotheses, path)
     else:
         refused(BROKEN_OFF.format(len(left.splitlines()), found), read_hypotheses, path)
@@ -134,8 +134,8 @@ def test_references_that_are_not_there_are_refused(tmp_path, write):
 def test_h_lines_alone_need_remove_bpe(write):
     path = write("h.txt", "H-0\t-1\t▁Das ▁ist ▁sch ön .\n")
     refused(
-        r"`.*h\.txt` must hold D lines, but holds only H lines instead; say with `remove_bpe` "
-        r"\(sentencepiece or subword_nmt\) which pieces of words they hold\.",
+        r"`.*h\.txt` must hold D lines, but holds only H lines instead; name the kind of their "
+        r"subwords with `remove_bpe` \(sentencepiece or subword_nmt\)\.",
         read_hypotheses,
         path,
     )

@@ -106,4 +106,4 @@ def test_a_file_that_is_not_one_number_a_sentence_is_refused(
     assert main(argv_of(folder, systems, {"bad": [path, other]})) == 1
     assert fault in capsys.readouterr().err
     assert main(argv_of(folder, systems, {"other": [path]})) == 2
-    assert "is of a system without hypotheses" in capsys.readouterr().err
+    assert "names a system without hypotheses" in capsys.readouterr().err

@@ -73,7 +73,7 @@ def test_a_test_set_has_sacrebleus_own_scores_and_means_over_seeds(data, runs):
         assert found.loss.per_seed == pytest.approx([1, 2])
         words = [len(line.split()) for line in lines_of(data, test, "en")]
         assert report.mean_length[test] == pytest.approx(2 * np.mean(words))
-    assert report.main_group == "test" and "other holds 40 sentences only" in report.warnings[2]
+    assert report.main_group == "test" and "other holds only 40 sentences" in report.warnings[2]
     left_out = "300 of 1,500 training pairs were left out: ratio (`max-len`, `max-ratio`)."
     assert report.warnings[1] == left_out and "9 of 1,500" in report.warnings[0]
 
@@ -94,7 +94,7 @@ def test_a_further_translation_stands_beside_the_system(data, runs):
 
 
 def test_documents_are_scored_by_their_sentences(data, runs):
-    """The separator is no word of the translation: tables say what each run's own scores say."""
+    """The separator does not count as a word: tables agree with each run's own scores."""
     sentences, separator = {lang: lines_of(data, "test", lang) for lang in ("en", "de")}, " <s2> "
 
     def documents(lines):
@@ -137,7 +137,7 @@ def test_systems_are_compared_with_the_baseline_on_each_test_set(data, runs, tmp
 
 
 def test_runs_are_compared_seed_by_seed(data, runs):
-    """Whatever their order; good is half a nat better under each seed, and the seeds differ by two."""
+    """Runs are paired by seed in any order; good is half a bit better per seed, seeds differ by two."""
     sides, generator = (
         [lines_of(data, "test", lang) for lang in ("en", "de")],
         np.random.default_rng(1),
@@ -162,7 +162,7 @@ def test_runs_are_compared_seed_by_seed(data, runs):
     )
     assert in_order["good"].loss.gain.p_seeds < 0.02 and not (warned or warned_too)
     assert shuffled["good"].loss.gain.p_seeds == in_order["good"].loss.gain.p_seeds
-    # Under the one seed of both good is first. On average bad is, because of a seed that good lacks.
+    # Under their one common seed good is first; bad is first on average, by a seed that good lacks.
     others, warned = scored((0, 1), (1,))
     assert warned and [others[name].rank for name in ("bad", "good")] == [
         Rank(1, 1, 2),
@@ -174,9 +174,9 @@ def test_one_folder_is_one_seed_and_a_label_is_of_a_system(data, runs, capsys):
     folder = runs["good"][0]
     twice = [f"--run=good={folder}", f"--run=good={folder.parent}/./good"]
     assert main(["compare", str(data), *twice]) == 2
-    assert "is given twice, but each must be another seed" in capsys.readouterr().err
+    assert "is given twice, but must differ for each seed" in capsys.readouterr().err
     assert main(["compare", str(data), twice[0], "--label", "god=Good"]) == 2
-    assert "`--label` must be of one of good, but is of 'god'" in capsys.readouterr().err
+    assert "`--label` must name one of good, but names 'god'" in capsys.readouterr().err
 
 
 def test_sentences_longer_than_any_trained_on_are_a_group_of_their_own(data, runs):
@@ -230,7 +230,7 @@ def test_what_does_not_fit_is_refused(data, runs, tmp_path):
         score_runs(data, runs, tests=["tset"])
     with pytest.raises(UsageError, match="At least one system"):
         score_runs(data, {})
-    with pytest.raises(ScoringError, match=r"prepare_text.sh` makes: it holds no summary\.json"):
+    with pytest.raises(ScoringError, match=r"prepare_text.sh`: summary\.json is missing"):
         score_runs(tmp_path, runs)
     whole = (data / "summary.json").read_text()
     (data / "summary.json").write_text("{}")

@@ -88,7 +88,7 @@ def test_p_values_are_corrected_and_losses_ranked(folder, systems):
     found = report.to_json_dict()["bins"]["all"]["systems"]
     gain = found["bad"]["bleu_against_baseline"]
     assert gain["p_value"] == pytest.approx(1 / 301) and gain["p_value_holm"] == 3 * gain["p_value"]
-    # Two seeds, one of which is twice as far: over seeds as well, the difference may be chance.
+    # Of two seeds, one differs twice as much: over seeds, the difference may be due to chance.
     assert gain["p_seeds"] >= gain["p_value"] and gain["p_seeds_holm"] >= gain["p_seeds"]
     assert found["same"]["bleu_against_baseline"]["p_value_holm"] is None
     ranks = {name: one["rank_by_loss"] for name, one in found.items()}
@@ -121,7 +121,7 @@ def test_rank_brackets_are_of_every_seed(folder, systems, tmp_path):
         files.losses.clear()
         for seed, probability in enumerate(probabilities):
             path = generated(tmp_path / f"{files.name}{seed}.l", sources, references, probability)
-            # Sentences differ, or no difference between systems would be told from chance.
+            # Vary the scores by sentence; otherwise no difference could be told from chance.
             path.write_text(re.sub(r"-\d\.\d{4}", moved, path.read_text()))
             files.losses.append(path)
     found = score_split(folder, systems, bootstrap=100).to_json_dict()["bins"]["all"]["systems"]
@@ -145,7 +145,7 @@ def test_seeds_give_a_mean_and_a_spread(folder, systems):
     # Losses of 2 and 4 bits a token for the seeds of `bad`, 1 and 2 for `good`.
     assert report.scores["all"]["bad"].loss.per_seed == [2, 4]
     assert report.scores["all"]["good"].loss.value == 1.5
-    # Sentences move neither: the interval is that of the mean, no seed's own.
+    # Resampled sentences change neither loss: the interval is that of the mean, not of a seed.
     of_bad = report.to_json_dict()["bins"]["all"]["systems"]["bad"]["loss_bits_per_token"]
     assert (of_bad["low"], of_bad["value"], of_bad["high"]) == (3, 3, 3)
     assert "Means over up to 2 training seeds" in report.format_text()
@@ -179,7 +179,7 @@ def test_small_bins_and_early_stops_are_warned_of(folder, tmp_path):
         assert any(w.startswith(f"{name} holds") for w in report.warnings)
     (early,) = (w for w in report.warnings if "stop early" in w)
     ratios = {of["short"].length_ratio: name for name, of in report.scores.items()}
-    assert early.endswith(f"At its shortest: short {min(ratios):.2f} in {ratios[min(ratios)]}")
+    assert early.endswith(f"The shortest: short {min(ratios):.2f} in {ratios[min(ratios)]}")
     many = score_split(folder, [SystemFiles(f"{n}", [path]) for n in range(7)], bootstrap=0)
     (early,) = (w for w in many.warnings if "stop early" in w)
     assert early.endswith("; and 2 more") and early.count(" in [") == 5
@@ -189,7 +189,7 @@ def test_small_bins_and_early_stops_are_warned_of(folder, tmp_path):
     path = generated(tmp_path / "long", sources, [f"{r} {r}" for r in references])
     report = score_split(folder, [SystemFiles("long", [path])], length_limit=(0, 1), bootstrap=0)
     (late,) = (w for w in report.warnings if "run on" in w)
-    assert re.search(r"At its longest: long 2\.\d\d in \[", late)
+    assert re.search(r"The longest: long 2\.\d\d in \[", late)
     assert re.search(r"^\| system .*\| ratio \| cut off \|$", report.format_text(), re.MULTILINE)
     assert re.search(r"^\| long .*\| 2\.\d\d  \| 100%    \|$", report.format_text(), re.MULTILINE)
     assert not any(w.startswith("all holds") for w in report.warnings)
@@ -289,7 +289,7 @@ def test_the_table_is_narrow_and_the_json_is_whole():
 
 
 def test_many_systems_have_a_line_each_in_the_figure(tmp_path):
-    """Bars of more than nine systems cannot be told apart: the figure grows with the systems instead."""
+    """Bars of more than nine systems cannot be told apart, so the figure grows with the systems instead."""
 
     def drawn(systems, has_loss=True):
         labels = {f"s{number}": f"system {number}" for number in range(systems)}
@@ -322,7 +322,7 @@ def test_a_system_without_a_loss_has_its_line_in_the_figure_too(tmp_path):
 
 
 def test_further_translations_stand_in_the_line_of_their_model(tmp_path):
-    """A name may hold a point itself, as that of a stretched system does."""
+    """A system's name may itself hold a point, as that of a stretched system does."""
     systems = {f"s{number}-1.5": f"system {number}" for number in range(6)}
     looks = {f"{name}.cap_80": f"{label}, cap:80" for name, label in systems.items()}
     report = S2LScores("split", systems | looks, None, "nrefs:1", "tokens", 1000, 1, None)

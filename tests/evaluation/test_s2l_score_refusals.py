@@ -14,7 +14,7 @@ from fairseq_floater.evaluation.s2l.systems import SystemFiles
 
 
 def spoilt(folder, tmp_path, change):
-    """A system whose generate output, as lines, went through ``change``."""
+    """Return a system whose lines of fairseq-generate went through ``change``."""
     references, sources = text(folder, "test"), text(folder, "test", "en")
     path = generated(tmp_path / "spoilt.txt", sources, references)
     path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
@@ -25,7 +25,7 @@ def spoilt(folder, tmp_path, change):
     ("change", "message"),
     [
         (lambda ls: [x for x in ls if x[2:].split("\t")[0] != "7"], r"lacks 1 \(7\)"),
-        (lambda ls: ls + [x for x in ls if x[1:4] == "-7\t"], r"line \d+ brings sentence 7 of"),
+        (lambda ls: ls + [x for x in ls if x[1:4] == "-7\t"], r"line \d+ repeats sentence 7 of"),
         (
             lambda ls: [x for x in ls if int(x[2:].split("\t")[0]) < 100],
             r"spoilt\.txt` must have 120 sentences, as the test set, but has 100",
@@ -74,8 +74,8 @@ def test_losses_that_do_not_fit_are_refused(folder, systems, tmp_path):
     double = tmp_path / "double"
     double.write_text("".join([*lines, *lines]))
     for path, message in (
-        (double, r"line \d+ brings sentence \d+ of line \d+ again"),
-        (bad.hypotheses[0], "must be of fairseq-generate --score-reference, but sentence"),
+        (double, r"line \d+ repeats sentence \d+ of line \d+"),
+        (bad.hypotheses[0], "must come from fairseq-generate --score-reference, but sentence"),
         (missing, r"P line for each of 120 sentences, but has 119 \(none for 3\)"),
         (broken, r"finite numbers on P lines, but line \d+ has 'none'"),
     ):
@@ -108,7 +108,7 @@ def test_a_table_of_origins_of_another_form_or_length_is_refused(folder, systems
     copy = shutil.copytree(folder, tmp_path / "split")
     lines = (copy / "test.tsv").read_text().split("\n")
     (copy / "test.tsv").write_text("\n".join([*lines[:5], "5\tbin\tnine", *lines[6:]]))
-    with pytest.raises(ScoringError, match=r"test\.tsv is no table of `floater s2l split`"):
+    with pytest.raises(ScoringError, match=r"test\.tsv is not a table of `floater s2l split`"):
         score_split(copy, systems)
     (copy / "test.tsv").write_text("\n".join(lines[:50]) + "\n")
     with pytest.raises(

@@ -242,7 +242,7 @@ def test_empty_overlong_and_odd_lines(raw, tmp_path):
     report = split(raw, tmp_path / "out", options(edges=(8, 16)))
     assert report.left_out["train"] == {"empty": 2, "longer than max-len": 1}
     assert report.longest == (25, "test.en", 4)  # of those that can be used
-    # A vertical tab would break a line in two for some tools; it comes as a space.
+    # A vertical tab would break a line in two for some tools; it becomes a space.
     assert lines(tmp_path / "out" / "train.en")[-1] == "\u2581a b\u2581c"
     wide = split(raw, tmp_path / "wide", options(edges=(8, 16), max_len=20_000))
     assert wide.longest == (10_000, "train.en", 4)
@@ -300,7 +300,7 @@ def test_the_input_is_never_replaced(raw, tmp_path):
     assert {p.name: p.read_text() for p in raw.iterdir()} == before
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes").write_text("mine")
-    with pytest.raises(TextDataError, match="was not made here; choose another OUT_DIR"):
+    with pytest.raises(TextDataError, match="was not made by floater; choose another OUT_DIR"):
         split(raw, tmp_path / "out", options(), force=True)
     assert (tmp_path / "out" / "notes").read_text() == "mine"
 
@@ -309,7 +309,7 @@ def test_the_input_is_never_replaced(raw, tmp_path):
     ("changes", "message"),
     [
         ({"target": "en"}, "`--src` and `--tgt` must differ, but both are 'en'"),
-        ({"source": "en/US"}, "then letters, digits, _ and -, but is 'en/US'"),
+        ({"source": "en/US"}, "then letters, digits, _ or -, but is 'en/US'"),
         ({"vocab": 5}, "give exactly one of"),
     ],
 )

@@ -32,7 +32,7 @@ def test_paired_p_values_are_two_to_three_times_sacrebleus():
 
 
 def test_the_bootstrap_resamples_sentences():
-    """Of a mean, its spread is known: standard deviation / sqrt(N)."""
+    """The spread of a mean is known: standard deviation / sqrt(N)."""
     values = np.random.default_rng(1).normal(10, 3, (400, 1))
 
     def resampled(*runs):
@@ -74,10 +74,10 @@ def test_p_over_seeds_is_that_of_a_t_test_where_sentences_add_nothing(ours, base
 @pytest.mark.parametrize("of_sentences", [0.01, 1])
 @pytest.mark.parametrize("runs", [(2, 2), (3, 3), (3, 2), (5, 2)])
 def test_chance_calls_a_twentieth_of_equal_systems_different(runs, of_sentences):
-    """Of 400 pairs of equal systems, some 5 % get a p below 5 %, whatever the share of sentences in it."""
+    """About 5 % of 400 pairs of equal systems get a p below 5 %, however much noise sentences add."""
     generator, found = np.random.default_rng(6), []
     for number in range(400):
-        shift = generator.normal(0, of_sentences)  # of the sentences drawn: common to the runs
+        shift = generator.normal(0, of_sentences)  # from the sentences drawn: common to all runs
         ours, base = (generator.normal(0, 1, (count, 1)) + np.zeros((1, 1000)) for count in runs)
         ours = ours + shift + generator.normal(0, of_sentences, 1000)
         noise = difference_noise(ours, base, seed=number)
@@ -95,7 +95,7 @@ def test_places_are_those_that_chance_leaves():
 
 
 def test_systems_that_do_not_differ_are_rarely_told_apart():
-    """Of 100 bins with ten equal systems, about five tell any pair apart; without a correction nearly all."""
+    """Of 100 bins with ten equal systems, about five tell any pair apart; uncorrected, nearly all would."""
     generator, wrong = np.random.default_rng(4), 0
     for _ in range(100):
         values = generator.normal(0, 1, 10)

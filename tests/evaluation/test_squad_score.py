@@ -57,7 +57,7 @@ def test_a_threshold_and_the_best_ones(files, write):
 
 
 def test_the_best_threshold_is_the_best_of_all(files, write):
-    """Where no two numbers are equal, trying every threshold finds the same."""
+    """If all probabilities differ, trying every threshold finds the same best one."""
     nothing = write("nothing.json", NOTHING)
     found = score(*files, nothing).fields
     for name in ("exact", "f1"):
@@ -109,7 +109,7 @@ def test_words_count_as_often_as_they_come():
 def test_answers_without_words():
     assert f1("the", "") == exact_match("the", "") == 1
     assert f1("the", "x") == f1("x", "the") == 0
-    assert best("", ["The", "."]) == (1, 1)  # no right answer has a word: none is right
+    assert best("", ["The", "."]) == (1, 1)  # right answers without words
     assert best("", ["The", "x"]) == (0, 0)
     assert best("x", []) == (0, 0)
 
@@ -126,7 +126,7 @@ def test_exact_match_and_f1_may_be_of_different_answers():
         ({"q1": "x", "q2": "x", "q4": "x"}, r"must answer all 4 of .* lacks 1, the first 'q3'\."),
         ('{"q1": ', r"is no readable JSON: .*"),
         ([["q1", "x"]], r"must hold a JSON object, but holds .* instead\."),
-        ({**ANSWERS, "q1": None}, r"must have an answer in text .* has None for q1\."),
+        ({**ANSWERS, "q1": None}, r"must have an answer as text .* has None for q1\."),
     ],
 )
 def test_predictions_that_cannot_be_scored(answers, message, write, files):

@@ -1,4 +1,4 @@
-"""scripts/compare.sh: the systems it makes of the registry, what it leaves to others, the time left."""
+"""scripts/compare.sh: systems of the registry, runs that others are at work on, the time left."""
 
 import argparse
 import json
@@ -37,7 +37,7 @@ def parsed(argv, by_length=False):
 
 
 class Laboratory(FakeLauncher):
-    """Make what the commands of a comparison would leave."""
+    """Write the files that the commands of a comparison would write."""
 
     def run(self, words, *, output=None, **places):
         super().run(words, output=output, **places)
@@ -71,7 +71,7 @@ def compare(tmp_path, monkeypatch):
 
 
 def scored(launcher):
-    """The systems and seeds that the table is of."""
+    """Return (system, seed) of each run in the table."""
     words = launcher.scored
     files = [words[i + 1] for i, word in enumerate(words) if word == "--hypotheses"]
     return [(file.split("=")[0], int(file.split("/seed-")[1][0])) for file in files]
@@ -107,7 +107,7 @@ def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(
     commands = [" ".join(c) for c in launcher.commands if "fairseq_cli.generate" in c]
     assert (
         sum("{'position_eval': 'cap:20'}" in c for c in commands) == 2 * 2 * 2
-    )  # losses, and two sets
+    )  # two systems, two test sets, losses and translations
     windows = "--task translation_windows --window 20 --window-overlap 5"
     for task in ("--task translation_told_length", windows):
         assert sum(task in c for c in commands) == 3 * 2
@@ -142,7 +142,7 @@ def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys):
         compare(launcher=launcher)
     assert scored(launcher) == [(ROPE, 1)]
     assert "--baseline" not in launcher.scored
-    assert f"Left to others that are at work on them: {SINUSOID} seed 1" in capsys.readouterr().err
+    assert f"processes are running them: {SINUSOID} seed 1" in capsys.readouterr().err
     compare("--status")
     status = capsys.readouterr().out.splitlines()
     assert [line.split()[3] for line in status[:3]] == ["running", "failed", "done"]
@@ -173,7 +173,7 @@ def test_systems_may_be_scored_under_different_seeds(compare):
 def test_nothing_whole_is_no_table(compare, capsys):
     with pytest.raises(UserError):
         compare("--only", "t5-*", launcher=Laboratory(fails=f"train {T5}"))
-    assert "No run is whole yet: no table." in capsys.readouterr().err
+    assert "No run is finished yet: no table." in capsys.readouterr().err
 
 
 def test_a_run_records_the_command_that_makes_it_alone(compare, tmp_path, capsys):
@@ -213,7 +213,7 @@ def test_the_time_left_is_that_of_runs_that_are_done(tmp_path):
     assert seconds_left(cells) == 300
     change("b", 1, state="done", sessions=[{"seconds": 20}])
     assert seconds_left(cells) == 100 + 20
-    # 20 of 3 x 10 updates: a third is left.
+    # 20 of 3 x 10 updates are done: a third is left.
     folder = change("a", 2, arguments={"scratch": ["bin", "--max-epoch", "3"]}, state="failed")
     line = "x | INFO | train_inner | epoch 002:  10 / 10 loss=1, num_updates=20, lr=1\n"
     (folder / "train.log").write_text(line)
@@ -232,7 +232,7 @@ def test_the_names_of_systems_are_listed(capsys):
     "words, message",
     [
         (["--seeds", "1,1"], "must be different numbers"),
-        (["--start", "donor"], "is of `--encoders`"),
+        (["--start", "donor"], "`--start` needs `--encoders`"),
     ],
 )
 def test_what_would_mean_nothing_is_refused(words, message, tmp_path, capsys):

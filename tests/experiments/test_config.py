@@ -17,10 +17,10 @@ S2L = ROOT / "configs" / "numbers_s2l.yaml"
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda s: s.update(systems=["--encoder floater", "--blocks all"]), "one of them twice"),
+        (lambda s: s.update(systems=["--encoder floater", "--blocks all"]), "a system twice"),
         (lambda s: s.update(baseline="bert"), "`s2l: baseline` must be one of .*'bert'"),
         (lambda s: s.update(systems=[]), "must list one line of options"),
-        (lambda s: s.update(systems="--encoder floater"), "`s2l: systems` is of the wrong kind"),
+        (lambda s: s.update(systems="--encoder floater"), "`s2l: systems` has the wrong type"),
         (
             lambda s: s["systems"].append({"options": "--encoder rnn", "name": "x"}),
             "`options` and `label`",
@@ -77,18 +77,18 @@ def write(tmp_path, change):
             lambda c: c["budget"].update({"max-tokens": 0}),
             "`budget: max-tokens` must be a positive",
         ),
-        (lambda c: c["budget"].update({"average": "five"}), "`budget: average` is of .* 'five'"),
+        (lambda c: c["budget"].update({"average": "five"}), "`budget: average` has .* 'five'"),
         (lambda c: c["budget"].update({"max-token": 3}), r"did you mean max-tokens\?"),
         (lambda c: c["shape"].update(arch="bert"), "`shape: arch` must be one of .*'bert'"),
         (lambda c: c["optimisation"].update(lr="fast"), "`optimisation: lr` must be a number"),
         (lambda c: c["generation"].pop("beam"), "`generation` lacks beam"),
         (lambda c: c["data"].update(wmt14="en-fr"), "`data: wmt14` must be en-de, as `languages`"),
-        (lambda c: c["data"].update(subwords="none"), "`data: vocab` must be left out where"),
+        (lambda c: c["data"].update(subwords="none"), "`data: vocab` must be left out if"),
         (
             lambda c: c["data"].update(subwords="bpe", vocab=None),
             "`data: subwords` must be one of none",
         ),
-        (lambda c: c["languages"].update(source=False), "in quotes where YAML takes it"),
+        (lambda c: c["languages"].update(source=False), "in quotes if YAML reads it as"),
     ],
 )
 def test_a_bad_configuration_names_file_key_and_rule(tmp_path, capsys, change, words):
@@ -146,8 +146,8 @@ def test_what_is_no_yaml_is_refused(tmp_path, text):
 
 def test_a_configuration_of_another_experiment_says_whose_it_is():
     with pytest.raises(
-        UsageError, match="roberta_tiny.yaml is an experiment with RoBERTa, for .*tables345"
+        UsageError, match="roberta_tiny.yaml is for an experiment with RoBERTa .*tables345"
     ):
         Experiment(ROOT / "configs" / "roberta_tiny.yaml")
-    with pytest.raises(UsageError, match="text_tiny.yaml is a translation's, for .*protocol.sh"):
+    with pytest.raises(UsageError, match="text_tiny.yaml is for translation .*protocol.sh"):
         RobertaExperiment(ROOT / "configs" / "text_tiny.yaml")

@@ -1,4 +1,4 @@
-"""The warning of distances that an encoder tells apart and training does not have."""
+"""The warning about distances that an encoder distinguishes and training does not have."""
 
 import pytest
 from fairseq.data import indexed_dataset
@@ -17,7 +17,7 @@ S2L = ROOT / "configs" / "numbers_s2l.yaml"  # trains on sources of fewer than 2
 
 
 def write_data(folder, lengths):
-    """Binarised training sentences of these lengths, by language."""
+    """Write binarised training sentences of these lengths, by language."""
     folder.mkdir(parents=True)
     for language, sizes in lengths.items():
         prefix = f"{folder}/train.en-de.{language}"
@@ -49,7 +49,7 @@ def test_the_threshold_of_a_split_stands_for_the_trained_length():
         "--encoder floater",
         "--encoder alibi",
         "--encoder t5 -- --t5-max-distance 23",
-        "--encoder t5 -- --position-stretch 0.5:6",  # distances up to 138 are met
+        "--encoder t5 -- --position-stretch 0.5:6",  # training has distances up to 138
     ],
 )
 def test_nothing_is_said_where_nothing_is_wrong(words):

@@ -47,7 +47,7 @@ def test_forms_have_names_labels_and_options_of_their_own(start):
 
 def test_forms_differ_in_nothing_but_the_encoder():
     forms = {entry.system.name: entry.system for entry in forms_of(tuple(ENCODERS), scratch=True)}
-    # Fairseq's own Transformer keeps its sinusoid; underneath other signals nothing stands.
+    # Only fairseq's own Transformer keeps its sinusoid; the others have nothing underneath.
     assert {name for name, run in forms.items() if run.joins_base and run.base} == set()
     assert forms[SINUSOID].base and not forms["sinusoidal-all-hidden-scratch-nobase"].base
     targets = [run.resolved_target for run in forms.values() if run.encoder == "floater"]
@@ -60,7 +60,7 @@ def test_no_vector_is_for_a_distance_that_training_does_not_have():
     )
     near = {s.system.name for s in chosen}
     assert {T5, "shaw-all-attention-scratch"} < near
-    # Stretched by 2.5 training has distances of 2.5 * 23.
+    # With a stretch of 2.5, training has distances up to 2.5 * 23.
     assert (
         f"t5-all-attention-scratch-position-stretch_{STRETCH.replace(':', '_')}-t5-max-distance_57"
         in near
@@ -135,7 +135,7 @@ def test_the_baseline_is_always_compared_and_started_like_the_others():
     assert chosen(encoders=None) == (listed, SINUSOID)
     warm = names_of(Experiment(CONFIG), encoders=("rope",), start="donor")
     assert warm == ([CONTROL, "rope-all-attention"], CONTROL)
-    # Its configuration has a baseline that is trained on from a donor.
+    # The baseline of this configuration starts from a donor.
     chosen = partial(names_of, Experiment(ROOT / "configs" / "text_tiny.yaml"), encoders=("rope",))
     assert chosen() == ([CONTROL, "rope-all-attention"], CONTROL)
     assert chosen(start="scratch") == ([SINUSOID, ROPE], SINUSOID)

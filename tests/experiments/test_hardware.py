@@ -21,7 +21,7 @@ from fairseq_floater.experiments.hardware import (
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine whose nvidia-smi shows so many GPUs."""
+    """Fake an nvidia-smi that shows ``number`` GPUs; ``visible`` sets CUDA_VISIBLE_DEVICES."""
 
     def of(number, visible=None):
         smi = tmp_path / "nvidia-smi"
@@ -51,7 +51,7 @@ def test_a_run_sees_no_more_gpus_than_it_uses(machine):
     machine(8, "5,3")
     assert use_gpus(Machines(1)) == {"CUDA_VISIBLE_DEVICES": "5"}
     machine(8, "0")
-    with pytest.raises(UserError, match="--processes 2, but this machine shows 1 GPUs"):
+    with pytest.raises(UserError, match="--processes 2, but 1 GPUs are visible here"):
         use_gpus(Machines(2))
 
 
@@ -69,7 +69,7 @@ def test_torchrun_starts_what_fairseq_does_not():
 
 
 def test_fairseq_takes_no_processes_but_ours(monkeypatch):
-    """In SLURM's jobs it would take the job's tasks, below somebody's torchrun that one's, for its own."""
+    """Otherwise fairseq would take the tasks of a SLURM job or the processes of an outer torchrun."""
     script = """if 1:
         import torch
         from fairseq.distributed.utils import infer_init_method
@@ -95,7 +95,7 @@ def test_fairseq_takes_no_processes_but_ours(monkeypatch):
         address, world, unspawned = found.stdout.split()
         assert (world, unspawned) == ("4", "False")
         ports.add(re.fullmatch(r"tcp://localhost:(\d+)", address)[1])
-    assert len(ports) == 2  # by the number of the job they would be equal
+    assert len(ports) == 2  # a port derived from the job's number would be the same twice
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_fairseq_takes_no_processes_but_ours(monkeypatch):
             (UpdateBudget(3584, 28_672), 8, nodes, taken)
             for nodes, taken in ((2, 4), (4, 2), (16, 8))
         ),
-        (UpdateBudget(1500, 2000), 4, 1, 2),  # an update has 3,000 on one
+        (UpdateBudget(1500, 2000), 4, 1, 2),  # one GPU would make an update of 3,000 tokens
     ],
 )
 def test_a_machine_lends_the_gpus_among_which_an_update_is_shared(
@@ -124,7 +124,7 @@ def test_a_machine_lends_the_gpus_among_which_an_update_is_shared(
     assert machines_from_args(parser.parse_args(nodes_of), budget).processes == taken
     asked = machines_from_args(parser.parse_args(["--processes", "7"]), budget)
     assert asked.processes == 7
-    # --cpu alone is one process of a node, however many GPUs there are.
+    # --cpu alone means one process per node, however many GPUs there are.
     assert machines_from_args(parser.parse_args([*nodes_of, "--cpu"]), budget).world == nodes
 
 

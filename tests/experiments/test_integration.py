@@ -71,8 +71,8 @@ def translated(toy, trained):
     return functools.cache(lambda encoder: toy.generate(trained(encoder).last).stdout)
 
 
-# What an encoder itself does, contract, warm start and stored checkpoints test for every one; the path
-# differs by what it learns: a flow, or a table of limited length.
+# Other tests cover what each encoder does (contract, warm start, stored checkpoints). The path tested
+# # here differs only by what an encoder learns: a flow, or a table of limited length.
 _LEARNING = ("floater", "learned")
 every_encoder = pytest.mark.parametrize(
     "encoder",
@@ -179,7 +179,7 @@ def test_search_strategies(toy, trained, translated, options, nbest):
     assert sorted(found) == list(range(TEST_LINES))
     assert all(len(several) == nbest for several in found.values())
     assert all(math.isfinite(score) for several in found.values() for score, _ in several)
-    # Another search than the usual one finds something else somewhere.
+    # This search finds other hypotheses than the default one for some sentence.
     usual = hypotheses(translated("floater"))
     assert any({t for _, t in found[n]} != {t for _, t in usual[n]} for n in found)
 
@@ -234,7 +234,7 @@ def test_learned_positions_refuse_what_is_past_their_rows(toy, trained):
     found = hypotheses(toy.interactive(last, [fits], *LONG_LIMITS, "--max-len-b", 5).stdout)
     assert list(found) == [0]
 
-    # On the command line fairseq's own check comes first: length and limit, but no word on why.
+    # On the command line fairseq's own check comes first; it says length and limit, but not why.
     message = toy.interactive(last, [f"{fits} ▁and"], *LONG_LIMITS, code=1).stderr
     assert f"Size of sample #0 is invalid (=(np.int64({LEARNED_ROWS + 1}), 0))" in message
     assert f"max_positions=({LEARNED_ROWS}, 1024)" in message
@@ -278,7 +278,7 @@ def test_the_hub_translates_in_a_fresh_process(toy, trained, translated):
 
 
 class Payload:
-    """Runs a command where it is unpickled."""
+    """Runs a command when it is unpickled."""
 
     def __init__(self, command):
         self.command = command

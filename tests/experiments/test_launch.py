@@ -65,7 +65,7 @@ CHILD = 'trap "touch ended; exit" TERM; touch begun; for i in {1..600}; do sleep
     ],
 )
 def test_a_stopped_script_stops_what_it_runs(tmp_path, which, send):
-    """A signal to the script alone, or to all as a terminal sends it: its command ends, nothing follows."""
+    """A signal to the script, or to its whole group as from a terminal, ends its command; nothing follows."""
     process = subprocess.Popen(
         [sys.executable, "-c", PARENT, CHILD],
         cwd=tmp_path,
@@ -73,7 +73,7 @@ def test_a_stopped_script_stops_what_it_runs(tmp_path, which, send):
         stderr=subprocess.PIPE,
         text=True,
         process_group=0,
-        # Where these tests run in the background of a shell, SIGINT is ignored, and children inherit that.
+        # A shell's background jobs ignore SIGINT, and children inherit that.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     while not (tmp_path / "begun").exists():
@@ -199,4 +199,4 @@ def test_a_command_without_progress_is_said_to_be_at_work(tmp_path, monkeypatch)
     said = io.StringIO()
     monkeypatch.setattr(sys, "stderr", said)
     Launcher().run(["sleep", "0.7"], name="split", log=tmp_path / "log")
-    assert f"split: at work for 0 s; log in {tmp_path / 'log'}" in said.getvalue()
+    assert f"split: running for 0 s; log in {tmp_path / 'log'}" in said.getvalue()

@@ -34,7 +34,7 @@ def test_the_steps_of_each_kind_of_system(tmp_path):
     steps = run(tmp_path, FakeLauncher(), "floater")
     training = ["train plain", "warm-start", "validate", "train floater-all-qkv"]
     assert steps == [*DATA, *training, *AFTER]
-    # The donor is there.
+    # The donor exists by now.
     assert run(tmp_path, FakeLauncher(), "plain") == [*DATA, *AFTER]
     scratch = run(tmp_path / "other", FakeLauncher(), "none", scratch=True)
     assert scratch == [*DATA, "train none-all-hidden-scratch", *AFTER]
@@ -66,7 +66,7 @@ def test_the_warm_start_is_translated_too_where_that_is_asked(tmp_path):
     assert run(tmp_path, FakeLauncher(), "rope", **asked) == []
     record = RunFolder(tmp_path / "rope-all-attention").read()
     assert str(config) in record["command"] and "--losses" in record["command"]
-    # A donor, and what starts from random parameters, has no such moment.
+    # A donor has no warm start, nor has a run from random parameters.
     assert "warm-start" not in run(tmp_path, FakeLauncher(), "plain", **asked)
 
 
@@ -96,7 +96,7 @@ def test_a_run_belongs_to_its_donor(tmp_path):
         ("--encoder sinusoidal -- --position-stretch 0.5:2", "must come with `--no-token-pos"),
         ("--encoder rope -- --encoder-layers many", "encoder-layers: invalid int value: 'many'"),
         ("--encoder rope -- --nonsense 3", "unrecognized arguments: --nonsense 3"),
-        ("--encoder rope -- --lr 0.01", "of a warm start are the model's alone"),
+        ("--encoder rope -- --lr 0.01", "A warm start takes only options of the model"),
         ("--encoder rope -- --encoder-layers 3", "`--encoder-layers` cannot be given to a warm"),
     ],
 )
@@ -124,7 +124,7 @@ def test_fewer_epochs_than_are_averaged_cost_no_training(tmp_path, change, messa
     with pytest.raises(UserError, match=re.escape(message)):
         run(tmp_path, launcher, "floater", config=config)
     assert not launcher.steps
-    # Of updates there may be as many as are wanted in one epoch.
+    # With an average of updates, one epoch is enough.
     limits = "finetune: {average-of: updates, keep-interval-updates: 3, save-interval-updates: 9, "
     config.write_text(text.replace("finetune: {max-epoch: 2,", f"{limits} max-epoch: 1,"))
     assert "average" in run(tmp_path, launcher, "floater", config=config)
@@ -164,7 +164,7 @@ def test_data_that_cannot_be_made_anew_say_which_folder_is_in_the_way(tmp_path, 
         (("max-len-a:", "max_len_a:"), "refuses the options of generation: .*max_len_a", []),
         (
             ("tests: [test, test_long]", "tests: [newstest]"),
-            "knows no test set newstest .*; it has test, test_long",
+            "has no test set newstest .*; it has test, test_long",
             DATA,
         ),
     ],
@@ -185,7 +185,7 @@ def test_a_tokenizer_of_the_configuration_is_scored_with(tmp_path):
     scored = [words for words in launcher.commands if "score" in words]
     assert len(scored) == 2
     assert all(words[words.index("--tokenize") + 1] == "char" for words in scored)
-    # Translations that were scored with another are scored again, once.
+    # Translations that were scored with another tokenizer are scored again, once.
     assert run(tmp_path, FakeLauncher(), "floater") == [*DATA, "score", "score"]
     assert run(tmp_path, FakeLauncher(), "floater") == DATA
     config.write_text(text.replace("  vocab: 300", "  tokenize: words\n  vocab: 300"))
@@ -220,10 +220,10 @@ def test_a_stop_while_a_whole_run_is_looked_at_leaves_it_whole(tmp_path):
 
 
 def test_the_donor_of_others_has_the_configurations_seed(tmp_path):
-    with pytest.raises(UserError, match="`--encoder plain` is what others start from, under the"):
+    with pytest.raises(UserError, match="`--encoder plain` is the donor of the others, with the"):
         run(tmp_path, FakeLauncher(), "plain", donor=tmp_path / "shared", seed=3)
     assert "train shared" in run(tmp_path, FakeLauncher(), "plain", donor=tmp_path / "shared")
-    with pytest.raises(UserError, match="`--no-base` is of systems that train from random"):
+    with pytest.raises(UserError, match="`--no-base` is for systems that train from random"):
         System("plain", base=False)
     assert System("plain", scratch=True, base=False).name == "plain-scratch-nobase"
 
@@ -232,7 +232,7 @@ def test_the_donor_of_others_has_the_configurations_seed(tmp_path):
 def test_a_checkpoint_of_fairseq_is_no_donor_of_the_scripts(tmp_path, given):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "checkpoint_best.pt").touch()
-    with pytest.raises(UserError, match="start from these with `floater warm-start`"):
+    with pytest.raises(UserError, match="start from those with `floater warm-start`"):
         run(tmp_path, FakeLauncher(), "rope", donor=tmp_path / "mine" / given)
 
 
@@ -297,7 +297,7 @@ def test_another_run_at_work_is_left_alone(tmp_path):
     assert launcher.steps == []
     os.close(lock)
     run(tmp_path, launcher, "floater")
-    assert len(launcher.locks) == 1  # the run's, which every command holds as well
+    assert len(launcher.locks) == 1  # the run's own lock, which its commands hold as well
 
 
 def test_who_waits_for_a_donor_can_be_told_to_stop(tmp_path):

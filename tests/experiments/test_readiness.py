@@ -47,7 +47,7 @@ def toy(tmp_path_factory):
 
 @pytest.fixture
 def checked(tmp_path, capsys):
-    """The exit code and the result as JSON of `floater info --check WORDS`."""
+    """Run `floater info --check WORDS`; return the exit code and the result as JSON."""
 
     def check(*words):
         path = tmp_path / "result.json"
@@ -68,7 +68,7 @@ def line(result, name):
 
 
 def changed(tmp_path, path=TINY, **sections):
-    """A configuration with other values in its sections; None takes a key away."""
+    """Write a configuration with other values in its sections; None removes a key."""
     config = yaml.safe_load(path.read_text())
     for section, values in sections.items():
         config[section].update(values)
@@ -182,7 +182,7 @@ def test_what_is_there_already_takes_no_more_disk(tmp_path, checked):
     [
         ({}, 8),
         ({"keep-last-epochs": 3}, 6),
-        ({"keep-last-epochs": 20}, 10),  # of 8 epochs there are no more
+        ({"keep-last-epochs": 20}, 10),  # there are only 8 epochs
         ({"keep-last-epochs": None}, 10),
         ({"keep-last-epochs": None, "save-interval": 4}, 4),
         ({"no-epoch-checkpoints": True, "keep-best-checkpoints": 2}, 4),

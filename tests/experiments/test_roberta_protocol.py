@@ -1,4 +1,4 @@
-"""The steps of the experiment with RoBERTa, in order and once; killed and gone on with."""
+"""The steps of the experiment with RoBERTa: in order, each once, and resumed after kills."""
 
 import argparse
 import json
@@ -28,7 +28,7 @@ LOG = "x | INFO | train_inner | epoch 001:     2 / 156 loss=1, num_updates=2, lr
 
 
 class FakeLauncher(Launcher):
-    """Make what each command would leave; ``fails``: the step that fails; ``splits``: of the raw files."""
+    """Write what each command would write; ``fails``: the step that fails; ``splits``: of the raw files."""
 
     def __init__(self, fails=None, splits=("valid", "test")):
         super().__init__()
@@ -73,7 +73,7 @@ def _write(path, text):
 
 
 def _step(words):
-    """``train donor``, ``warm-start``, ``rte prepare``, ``predict valid``, ``squad score``, ..."""
+    """Return a command's step: ``train donor``, ``warm-start``, ``rte prepare``, ``predict valid``, ..."""
     if words[0] == "bash":
         return Path(words[1]).name
     if words[2] == "fairseq_cli.train":
@@ -100,7 +100,7 @@ def test_the_steps_of_each_system(tmp_path):
     after = ["train seed-1", "predict valid", "glue score"]
     first = finetune(tmp_path, FakeLauncher())
     assert first == [*TEXT, "train donor", *FLOW, "glue prepare", *after]
-    # Donor, flow stage and data are there; the verbs look whether data are what would be made.
+    # Donor, flow stage and data exist; the prepare verbs only check that the data are current.
     assert finetune(tmp_path, FakeLauncher(), PLAIN) == [*TEXT, "glue prepare", *after]
     second = finetune(tmp_path, FakeLauncher(), seed=2)
     assert second == [*TEXT, "glue prepare", "train seed-2", *after[1:]]
@@ -159,7 +159,7 @@ def test_a_batch_of_another_size_is_refused(tmp_path):
         record["tokens"]["finetune"] = "16"
     with pytest.raises(ReportError, match="batch was 16 and is 64 now"):
         finetune(tmp_path, FakeLauncher())
-    with folder.changing() as record:  # the share of a process follows from how many there are
+    with folder.changing() as record:  # each process may take another share of the batch
         record["tokens"]["finetune"] = "64"
         words = record["arguments"]["finetune"]
         words[words.index("--batch-size") + 1] = "8"
@@ -169,7 +169,7 @@ def test_a_batch_of_another_size_is_refused(tmp_path):
 @pytest.mark.parametrize("system", [PLAIN, "floater"])
 @pytest.mark.parametrize("changed", ["donor", "flow"])
 def test_runs_belong_to_what_they_started_from(tmp_path, system, changed):
-    """A donor that was trained anew has the name of the old one."""
+    """A retrained donor has the name of the old one."""
     finetune(tmp_path, FakeLauncher(), system)
     folder = tmp_path / "roberta_tiny" / changed / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
@@ -216,7 +216,7 @@ def test_a_given_donor_is_remembered(tmp_path):
 
 @pytest.mark.parametrize("system", [PLAIN, "floater"])
 def test_donors_of_other_subwords_are_refused(tmp_path, system):
-    """fairseq compares the number of words alone."""
+    """fairseq itself compares only the number of words."""
     donor = roberta_toy.save_model(tmp_path / "donor" / "roberta.pt")
     roberta_toy.save_dictionary(donor.parent)
     text = {"config": ROOT / "configs" / "roberta_text.yaml", "raw": tmp_path, "donor": donor}
@@ -226,7 +226,7 @@ def test_donors_of_other_subwords_are_refused(tmp_path, system):
     backwards = "".join(reversed(words.splitlines(keepends=True)))
     _write(tmp_path / "other" / "data" / "mlm" / "dict.txt", backwards)
     launcher = FakeLauncher()
-    with pytest.raises(CheckpointError, match="entry 4 is 'w29', there 'w0'"):
+    with pytest.raises(CheckpointError, match="entry 4 is 'w29', not 'w0'"):
         finetune(tmp_path / "other", launcher, system, task="qnli", **text)
     assert launcher.steps == ["prepare_mlm.sh"]
 
@@ -272,9 +272,7 @@ def test_a_wrong_option_costs_no_data(tmp_path):
 def test_raw_files_are_asked_for_where_nothing_is_made(tmp_path):
     donor = tmp_path / "donor.pt"
     donor.touch()
-    with pytest.raises(
-        UsageError, match="rte is made of raw files: pass the folder that holds glue/"
-    ):
+    with pytest.raises(UsageError, match="rte needs raw files: pass the folder that holds glue/"):
         finetune(tmp_path / "w", FakeLauncher(), PLAIN, config=BASE, donor=donor)
     text = ROOT / "configs" / "roberta_text.yaml"
     with pytest.raises(
@@ -283,7 +281,7 @@ def test_raw_files_are_asked_for_where_nothing_is_made(tmp_path):
         finetune(tmp_path / "t", FakeLauncher(), config=text, task="qnli")
     finetune(tmp_path / "t", FakeLauncher(), config=text, task="qnli", raw=tmp_path)
     assert "mlm-t5" in str(asked(tmp_path, "t5").stage_folder)
-    # Made once, raw files are not needed any more.
+    # Once the data are made, raw files are not needed.
     finetune(tmp_path / "t", FakeLauncher(), config=text, task="qnli", seed=2)
 
 
@@ -291,7 +289,7 @@ def test_raw_files_are_asked_for_where_nothing_is_made(tmp_path):
 
 
 def miniature(path):
-    """The stand-in's configuration, cut down to seconds, with two tasks."""
+    """Write the stand-in's configuration with two tasks, cut down to seconds."""
     config = yaml.safe_load(TINY.read_text())
     config["data"].update({"quizzes": {"scale": 0.02}, "vocab": 120})
     config["shape"].update({"encoder-layers": 1, "encoder-embed-dim": 16})

@@ -27,7 +27,7 @@ CONFIGS = ROOT / "configs"
 BASE, TINY = CONFIGS / "roberta_base.yaml", CONFIGS / "roberta_tiny.yaml"
 ROBERTA, FLOATER = System(PLAIN), System("floater")
 CPU, GPU = Machines(0), Machines(1)
-# ROBERTA's README and today's YAML of fairseq: rate, batch, updates, warm-up.
+# fairseq's recipes (RoBERTa's README, today's YAML): learning rate, batch, updates, warm-up.
 RECIPES = {
     "cola": (1e-5, 16, 5336, 320),
     "sst-2": (1e-5, 32, 20935, 1256),
@@ -41,7 +41,6 @@ RECIPES = {
 
 
 def finetuning(config, task, system, machines=GPU, seed=1):
-    """The arguments of a fine-tuning."""
     work = CONFIGS.parent
     return RobertaExperiment(config).finetune(
         task, system, data=work / "d", start=work / "s.pt", folder=work / "f",
@@ -57,7 +56,7 @@ def masked_lm(config, stage, system, machines=GPU):
 
 
 def parsed(words):
-    """fairseq's reading of fairseq-train's arguments."""
+    """Parse arguments with fairseq-train's parser."""
     return options.parse_args_and_arch(options.get_training_parser(), words)
 
 
@@ -214,7 +213,7 @@ def test_the_batch_is_the_recipes_on_any_number_of_gpus(processes):
         args = parsed(finetuning(config, task, ROBERTA, machines))
         assert args.batch_size * args.update_freq[0] * processes == batch
         assert args.find_unused_parameters == (processes > 1)
-    # The limit of tokens is shared like the batch, down to a whole example.
+    # The limit of tokens is divided like the batch, but not below a whole example.
     tokens = parsed(finetuning(BASE, "rte", ROBERTA, machines)).max_tokens
     assert tokens == max(512, 4400 // processes)
     flow = parsed(masked_lm(BASE, "flow", ROBERTA, machines))
@@ -258,8 +257,8 @@ def changed(old, new):
         ({"tasks": {"rte": {"checkpoint": "first"}}}, r"`tasks: rte: checkpoint` must be one of best"),
         ({"tasks": {"rte": 3}}, r"`tasks: rte` must be options, but is 3 instead"),
         ({"data": {"bpe": "wordpiece"}}, r"`data: bpe` must be one of gpt2, sentencepiece"),
-        ({"data": {"bpe": "gpt2"}}, r"`data: vocab` must be given with sentencepiece alone"),
-        ({"data": {"text": "wikitext-103"}}, r"`data: quizzes` must be left out with `text`"),
+        ({"data": {"bpe": "gpt2"}}, r"`data: vocab` must be given with sentencepiece only"),
+        ({"data": {"text": "wikitext-103"}}, r"`data: quizzes` must be left out if `text` is given"),
         ({"shape": {"arch": "bert"}}, r"`shape: arch` must be one of roberta, roberta_base"),
         ({"position-loss": {"bins": [64, 32]}}, r"`position-loss: bins` must be rising whole numbers"),
         ({"position-loss": {"bin": [64]}}, r"`position-loss` has the unknown key bin; did you mean bins"),
@@ -329,7 +328,7 @@ def test_a_longer_table_is_its_warm_starts(tmp_path):
         (("finetune.sh", TINY, "--system", "floater"), "arguments are required: --task"),
         (("finetune.sh", TINY, "--task", "rtf", "--system", "floater"), "`--task` must be one of cola"),
         (("finetune.sh", TINY, "--task", "rte", "--system", "bert"), "invalid choice: 'bert'"),
-        (("pretrain_flow.sh", TINY, "--raw", "x"), "makes its own text; --raw is for yours"),
+        (("pretrain_flow.sh", TINY, "--raw", "x"), "makes its own text; --raw is for your"),
         (("pretrain_flow.sh", BASE), "`budget` has no donor; give a checkpoint by --donor"),
         (("tables345.sh", "--only", "huge-*"), "`--only` must match cells"),
         (("prepare_mlm.sh", "x", "--bpe", "gpt2", "--vocab", "9"), "`--vocab` must be given with"),

@@ -1,4 +1,4 @@
-"""The record of a run: under what it may go on, and on what."""
+"""The record of a run: which changes a run may go on with, and which are refused."""
 
 import json
 from pathlib import Path
@@ -30,9 +30,7 @@ def stopped(tmp_path):
 
 
 def test_within_an_epoch_the_number_of_processes_stays(stopped):
-    message = (
-        r"lies within epoch 3 and was saved by 2 processes, not 1 process: go on with those, or"
-    )
+    message = r"lies within epoch 3 and was saved by 2 processes, not 1 process: go on with the"
     with pytest.raises(CheckpointError, match=message):
         stopped.resume("donor", [], 1)
     assert stopped.resume("donor", [], 2).startswith("resuming from ")
@@ -104,24 +102,24 @@ def test_another_search_asks_for_another_translation_not_another_training(tmp_pa
         ReportError, match=r"--beam was 4 and is 5 now\. .* or remove generate\.\* and"
     ):
         folder.check_same("generate", ["bin", "--beam", "5"])
-    result.unlink()  # as told
+    result.unlink()  # as the message says
     folder.check_same("generate", ["bin", "--beam", "5"])
 
 
 def test_the_same_arguments_on_other_gpus_go_on(tmp_path):
     folder = begun(tmp_path / "plain", "donor", DONOR)
     gpus = ["--distributed-world-size", "8", "--load-checkpoint-on-all-dp-ranks"]
-    # Begun when a configuration's numbers were kept as they were typed.
+    # The same numbers in another spelling, as older records have them.
     now = [*DONOR[:3], "--lr", "3e-03", *gpus, "--adam-betas", "(0.9, 0.98)", "--fp16"]
     folder.check_same("donor", [*now, "--update-freq", "1"], "2000")
-    # A smaller memory: an update is as large as before.
+    # Smaller batches for a smaller memory: an update is as large as before.
     less = [*DONOR, "--max-tokens", "1000", "--update-freq", "2", "--log-interval", "10"]
     folder.check_same("donor", less, "2000")
     RunFolder(tmp_path / "nothing yet").check_same("donor", now, "2000")
 
 
 def at(root, data="w/data/bin"):
-    """A training's arguments as they are spelt where the experiment lies below ``root``."""
+    """Return a training's arguments with folders spelt from ``root``."""
     start = ["--finetune-from-model", f"{root}w/run/warm_start.pt"]
     return [f"{root}{data}", "--lr", "1", "--save-dir", f"{root}w/run/checkpoints", *start]
 
@@ -139,7 +137,7 @@ def test_a_folder_spelt_in_another_way_goes_on(tmp_path, monkeypatch, before):
             ReportError, match="the data folder was .*w/data/bin and is .*w/other/bin"
         ):
             now.check_same("finetune", at(root, data="w/other/bin"), "2000")
-        # A search has no folder for checkpoints of its own.
+        # The arguments of a search have no folder for checkpoints.
         with folder.changing() as record:
             record["arguments"]["generate"] = at(before)[:3]
         (folder.path / "generate.test.txt").touch()
@@ -190,7 +188,7 @@ def data(folder, *, pair="en-de", rehearsal=False, **parameters):
 def test_data_are_what_the_configuration_describes(tmp_path):
     check_data(data(tmp_path), SETTINGS, rehearsal=False)
     check_data(data(tmp_path, rehearsal=True), SETTINGS, rehearsal=True)
-    check_data(data(tmp_path, vocab=None), SETTINGS, rehearsal=False)  # of a ready model
+    check_data(data(tmp_path, vocab=None), SETTINGS, rehearsal=False)  # from a ready model
     for changes, message in (
         ({"bpe": "sentencepiece"}, "was made with bpe sentencepiece, not subword-nmt"),
         ({"vocab": 32000}, "was made with vocab 32000, not 40000"),
@@ -207,5 +205,5 @@ def test_the_loss_before_the_first_update_is_read_from_fairseqs_log(tmp_path):
     write_validation(log, out)
     assert json.loads(out.read_text()) == {"subset": "valid", "loss": 3.25, "ppl": 9.5, "bsz": 12.0}
     log.write_text("nothing\n")
-    with pytest.raises(ReportError, match="holds no line"):
+    with pytest.raises(ReportError, match="holds no result"):
         write_validation(log, out)

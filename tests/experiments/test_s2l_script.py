@@ -1,4 +1,4 @@
-"""scripts/s2l.sh on a corpus of seconds: from nothing to table and figure, again, and refused."""
+"""scripts/s2l.sh on a tiny corpus: from nothing to table and figure, a second run, and refusals."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The scripts as a person runs them, on an experiment of seconds."""
+"""The scripts as a person runs them, on an experiment that takes seconds."""
 
 import json
 import subprocess
@@ -50,7 +50,7 @@ def test_the_protocol_leaves_every_result(finished):
     warm = json.loads((folder / "warm_start.json").read_text())
     assert warm["difference"] < 0.1
     before = json.loads((folder / "before.json").read_text())
-    # The donor's best validation loss, as its log has it, up to what the small dynamics change.
+    # Up to the effect of the small flow, this is the donor's best validation loss as its log has it.
     log = (finished / "plain" / "train.log").read_text()
     donor = float(log.rsplit("best_loss ", 1)[1].split()[0])
     assert before["loss"] == pytest.approx(donor, abs=0.05)

@@ -18,7 +18,7 @@ def test_help_and_bad_options(script):
     shown = run_script(script.name, "--help")
     assert shown.returncode == 0
     assert "usage: " in shown.stdout and script.name in shown.stdout
-    if script.name != "test.sh":  # whose further words are pytest's
+    if script.name != "test.sh":  # test.sh passes further words on to pytest
         assert run_script(script.name, "--no-such-option").returncode == 2
 
 
@@ -88,6 +88,6 @@ def test_a_script_uses_its_own_clone_whatever_is_installed_or_lies_around(tmp_pa
     words = ["bash", ROOT / "scripts" / "protocol.sh", CONFIG, "--encoder", "learned", "--dry-run"]
     done = subprocess.run(words, cwd=other, env=changed, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    commands = done.stdout.replace("\\", "")  # before a space of a path
+    commands = done.stdout.replace("\\", "")  # it escapes the spaces of paths
     assert f"--user-dir {ROOT / 'fairseq_floater'} " in commands
     assert str(other) not in commands

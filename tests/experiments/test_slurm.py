@@ -1,4 +1,4 @@
-"""scripts/slurm.sbatch, under a scheduler that is a few shell scripts."""
+"""scripts/slurm.sbatch under a fake scheduler of a few shell scripts."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ for ((i = 0; i < 600; i++)); do [[ -f finish ]] && exit 0; sleep 0.1; done
 
 @pytest.fixture
 def cluster(tmp_path):
-    """A folder with a stub of table2.sh, and an scontrol that writes down what it is told."""
+    """A folder with a stub of table2.sh, and an scontrol that records what it is told."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "table2.sh").write_text(STUB)
     (tmp_path / "bin").mkdir()
@@ -31,7 +31,7 @@ def cluster(tmp_path):
 
 
 def submitted(cluster, *words, task=1, **variables):
-    """The batch script as SLURM starts it: a copy from elsewhere."""
+    """Start the batch script as SLURM does: a copy in another folder."""
     copy = cluster / "spool"
     copy.write_text((ROOT / "scripts" / "slurm.sbatch").read_text())
     own = {"SLURM_SUBMIT_DIR": cluster, "SLURM_ARRAY_TASK_ID": task, "SLURM_JOB_ID": 77}

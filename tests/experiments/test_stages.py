@@ -25,7 +25,7 @@ RUNS = [
 
 
 def parsed(words):
-    """The words through fairseq-train's own parser."""
+    """Parse words with fairseq-train's own parser."""
     parser = options.get_training_parser()
     return options.parse_args_and_arch(parser, words)
 
@@ -57,8 +57,8 @@ def test_inference_arguments_are_fairseqs_and_lose_no_sentence(path):
     words = experiment.arguments("generate", System())
     args = options.parse_args_and_arch(options.get_generation_parser(), words)
     assert args.required_batch_size_multiple == 1
-    assert (args.beam, args.lenpen) == ((1, 1.0) if path.stem == "tasks" else (4, 0.6))
-    # What leaves fairseq is text: of subwords, and of Moses tokens too.
+    assert (args.beam, args.lenpen) == ((1, 1.0) if experiment.bpe == "none" else (4, 0.6))
+    # fairseq's output is plain text: it undoes the subwords and, where used, Moses' tokens.
     pieces = {"sentencepiece": ("sentencepiece", None), "subword-nmt": ("subword_nmt", "moses")}
     pieces["none"] = (None, None)
     assert (args.post_process, args.tokenizer) == pieces[experiment.bpe]

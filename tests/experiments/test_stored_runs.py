@@ -6,7 +6,7 @@ import pytest
 from make_stored_runs import RUNS, STORED, results, unpack
 from toy import run as run_command
 
-# Of losses as printed: another CPU or torch adds up float32 numbers in another order.
+# Of printed losses: another CPU or torch sums float32 numbers in another order.
 TOLERANCE = 0.002
 EXPECTED = json.loads((STORED / "runs.json").read_text())
 

@@ -107,7 +107,7 @@ def test_progress(tmp_path):
 
 
 def parsed(tool, words):
-    """fairseq's reading of a command's arguments."""
+    """Parse a command's arguments with fairseq."""
     return options.parse_args_and_arch(PARSERS[tool](), words)
 
 
@@ -152,7 +152,7 @@ def test_five_checkpoints_exist_to_average():
 
 
 def commands(done):
-    """The commands of a dry run, as words; without the files that take what they print."""
+    """Return the commands of a dry run as lists of words, without the files for their output."""
     lines = (line for line in done.stdout.splitlines() if not line.startswith("#"))
     return [shlex.split(line.partition(" > ")[0]) for line in lines]
 
@@ -203,7 +203,7 @@ def miniature(tmp_path_factory):
         config["data"]["vocab"] = 60
         config["shape"].update(SMALL)
         config["optimisation"].update({"log-interval": 1, "warmup-updates": 4, "lr": 0.005})
-        # The one line that is held out would be dropped.
+        # fairseq would drop the one line that is held out.
         config["optimisation"].update({"required-batch-size-multiple": 1})
         french = config["languages"]["target"] == "fr"
         training = {"max-epoch": 1, "save-interval-updates": 2, "keep-interval-updates": 3}
@@ -246,7 +246,7 @@ def stopped_by_sigterm(command, log):
 
 @pytest.mark.slow
 def test_a_cell_stopped_and_restarted(miniature):
-    """Averages of updates within an epoch, both targets; SIGTERM saves; the table has the scores."""
+    """SIGTERM saves; the restarted cell averages updates within an epoch; the table has its scores."""
     work = miniature / "two cells"
     command = words_of(miniature, work, "base-en-fr-floater-all")
     code, output = stopped_by_sigterm(command, work / "wmt14_en_fr_base" / "plain" / "train.log")
@@ -259,7 +259,7 @@ def test_a_cell_stopped_and_restarted(miniature):
     table = run(command).stdout
     row = re.search(r"^\| all \| floater \| tokenised \|.*$", table, re.MULTILINE)[0]
     assert re.search(r"\| 41\.6 / [\d.]+ \* \|", row)
-    assert "| base en-fr" not in table and "What they are of" in table
+    assert "| base en-fr" not in table and "The runs behind these numbers" in table
     assert (work / "table2.md").read_text() == table
     found = json.loads((work / "table2.json").read_text())
     filled = [c for c in found["table_2"] if c["runs"]]
@@ -270,7 +270,7 @@ def test_a_cell_stopped_and_restarted(miniature):
     inputs = json.loads((folder / "average.json").read_text())["inputs"]
     assert [bool(re.search(r"checkpoint_1_\d+\.pt$", i["path"])) for i in inputs] == [True, True]
     assert run([*command, "--status"]).stdout.splitlines()[-1] == "1 done"
-    # What is scored is text: fairseq's own reading of the targets is the raw reference.
+    # Text is scored: the targets that fairseq prints are the raw references.
     lines = (folder / "generate.test.txt").read_text().splitlines()
     pairs = (line.removeprefix("T-").split("\t") for line in lines if line.startswith("T-"))
     targets = dict(sorted((int(number), text) for number, text in pairs))

@@ -19,7 +19,7 @@ SINUSOID = "sinusoidal-input-hidden-scratch"
 
 
 class Laboratory(FakeLauncher):
-    """Make what the commands of a comparison would leave."""
+    """Write the files that the commands of a comparison would write."""
 
     def run(self, words, *, output=None, **places):
         super().run(words, output=output, **places)
@@ -32,7 +32,7 @@ class Laboratory(FakeLauncher):
 
 @pytest.fixture
 def run_tasks(tmp_path, monkeypatch):
-    """Run tasks in `w`; return the launcher of all of them."""
+    """Run tasks in `w`; return the launcher that all of them use."""
 
     def run(*words, launcher=None):
         launcher = launcher or Laboratory()
@@ -52,7 +52,7 @@ def test_each_task_is_made_and_compared_on_its_own(run_tasks, tmp_path):
     words = ("--tasks", "scan:26,reverse", "--from", "here.txt", "--encoders", "rope")
     launcher = run_tasks(*words, "--also=--rope-learned", "--seeds", "1,2")
     rope = "rope-all-attention-scratch"
-    names = (SINUSOID, rope, f"{rope}-rope-learned")  # which is none of the sinusoid's options
+    names = (SINUSOID, rope, f"{rope}-rope-learned")  # the sinusoid does not take this option
     trained = [f"train {name}" for _ in "12" for name in names] * 2
     assert [step for step in launcher.steps if step.startswith("train")] == trained
     made = [words[4:] for words in launcher.commands if words[3:4] == ["tasks"]]
@@ -102,8 +102,8 @@ def test_published_numbers_stand_below_ours(tmp_path, capsys):
         "length told* | 0.82 |  |",
     ):
         assert f"| *published: {row}  |" in printed
-    assert printed.count("Kazemnejad et al. 2023") == 1  # of the five rows of one source
-    assert "sort:" in printed and "Nothing published is stored." in printed
+    assert printed.count("Kazemnejad et al. 2023") == 1  # once for the five rows of one source
+    assert "sort:" in printed and "No published results are stored." in printed
 
 
 def test_words_go_the_whole_way_to_table_and_page(tmp_path):

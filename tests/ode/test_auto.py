@@ -1,4 +1,4 @@
-"""The engine and step that are chosen: exact enough, the coarsest that is, and what it depends on."""
+"""`choose` takes the coarsest engine and step that are exact enough for the flow."""
 
 import copy
 
@@ -64,7 +64,7 @@ def test_late_rows_do_not_hide_the_errors_of_the_first():
 
 @pytest.mark.parametrize("name", FLOWS)
 def test_evaluation_is_finer_and_the_same_on_every_device(name, monkeypatch):
-    monkeypatch.setattr(choice_module, "CANDIDATES", {})  # by device
+    monkeypatch.setattr(choice_module, "CANDIDATES", {})  # evaluation does not use them
     dynamics, p0 = named_flow(name, dim=64)
     choice = choose(dynamics, p0, TIMES, training=False)
     truth = solve(copy.deepcopy(dynamics).double(), p0.detach().double(), TIMES, step_size=0.005)

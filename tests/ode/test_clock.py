@@ -1,4 +1,4 @@
-"""Bent time: t_i = delta T ln(1 + i / T) in the clock, in every engine, and in FLOATER's tables."""
+"""Logarithmic time t_i = delta T ln(1 + i / T) in the clock, every engine, and FLOATER's tables."""
 
 import math
 
@@ -45,7 +45,7 @@ def test_a_time_that_is_none_is_refused(text):
 
 
 def flow():
-    """A flow whose ReLUs never bend, so that every engine is of its full order."""
+    """A flow whose ReLUs stay active, so that every engine reaches its full order."""
     torch.manual_seed(0)
     dynamics = PositionDynamics(12)
     with torch.no_grad():
@@ -54,7 +54,7 @@ def flow():
 
 
 def solved(solver, times, gradient="direct"):
-    """Values, and the gradient of a functional of them."""
+    """Values, and the gradient of a weighted sum of them."""
     dynamics, p0 = flow()
     values = solve(dynamics, p0, times, solver=solver, gradient=gradient)
     weights = torch.randn(values.shape, generator=torch.Generator().manual_seed(1))
@@ -87,7 +87,7 @@ def test_the_adjoint_does_too(solver, exact):
 
 
 def test_even_times_on_the_grid_of_torchdiffeq_are_not_interpolated():
-    """The paper's solver and delta keep their results to the last bit."""
+    """The paper's solver and delta give torchdiffeq's results to the last bit."""
     import torchdiffeq
 
     dynamics, p0 = flow()
@@ -98,7 +98,7 @@ def test_even_times_on_the_grid_of_torchdiffeq_are_not_interpolated():
         )
         record = SolveRecord()
         assert torch.equal(solve(dynamics, p0, times, solver="rk4", record=record), theirs)
-    assert record.evaluations <= 4 * 196  # a cubic would cost one more at every token
+    assert record.evaluations <= 4 * 196  # interpolation would cost one more a token
 
 
 # FLOATER's tables.
@@ -119,7 +119,7 @@ def test_a_table_in_bent_time_is_the_flow_at_its_times(target):
                 h.difference(signal.rows(Places(9), blocks), signal.rows(Places(70), blocks)[:9])
                 <= 1e-6
             )
-            # Stretched, rows lie between those of tokens.
+            # With stretched positions, rows also lie between tokens.
             fine = signal.rows(Places(4 * 69 + 1, 4), blocks)
             assert h.difference(fine[::4], expected) <= 1e-3 * scale
             between = solve(signal.dynamics, p0, BENT.of_tokens(1), solver="rk4")
@@ -151,7 +151,7 @@ def test_errors_are_measured_at_the_times_of_tokens(monkeypatch):
     options = {"no_token_positional_embeddings": True, "position_stretch": "3:4"}
     model = h.build("floater", floater_time="log:7", **options).train()
     batch = h.source_batch(lengths=(30,)), h.target_batch(lengths=(30,))
-    h.raw_log_probs(model, *batch)  # up to token 4 * 29
+    h.raw_log_probs(model, *batch)  # positions up to 4 * 29
     with torch.no_grad():
         h.log_probs(model.eval(), *batch)
     assert [len(times) for times in found] == [128, 128, 256, 256]

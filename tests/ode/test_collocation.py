@@ -1,4 +1,4 @@
-"""Collocation: its equations and their gradient, and where RK4 stands in."""
+"""Collocation: its equations, their gradient, and the fallback to RK4."""
 
 import math
 
@@ -33,7 +33,7 @@ def test_quadrature_is_exact_for_cubics(steps):
 
 
 def by_plain_iteration(dynamics, p0, times, step, steps):
-    """The same equations, segment by segment, solved by Picard's iteration under autograd."""
+    """Solve the same equations, segment by segment, by Picard iteration under autograd."""
     first, powers = quadrature(steps)
     x0, values, slopes = p0, [p0[None]], []
     count = math.ceil((float(times[-1]) - 1e-9) / step / steps)
@@ -113,7 +113,7 @@ def test_as_many_iterations_as_were_needed_give_the_same_without_looking():
 
 @pytest.mark.parametrize(("name", "iterations"), [("attracted", 1), ("fast", 20)])
 def test_too_few_iterations_are_seen_at_once_and_made_more(name, iterations):
-    """``fast`` overflows: what the iteration leaves is not finite."""
+    """``fast`` overflows in the iteration."""
     dynamics, p0 = named_flow(name)
     record = in_one_look(iterations)
     values = solve(dynamics, p0, TIMES, solver="collocation", step_size=0.4, record=record)

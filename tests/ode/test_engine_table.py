@@ -1,4 +1,4 @@
-"""A solver is one file and one line: whatever lists, checks or calls engines reads one table."""
+"""A solver is one file and one line of the table that every list, check or call of engines reads."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_every_reader_of_the_table_knows_every_engine():
         ("cuda", {"step": 1.0}, ("adams", 1.0)),  # collocation takes no step that long
         ("cuda", {"step": 0.02}, ("adams", 0.02)),  # nor one that short
         ("mps", {"step": 0.2}, ("adams", 0.2)),
-        ("cuda", {"step": float("nan")}, ("rk4_hermite", float("nan"))),  # its check refuses it
+        ("cuda", {"step": float("nan")}, ("rk4_hermite", float("nan"))),  # its check refuses NaN
         ("cuda", {"solver": "rk4"}, ("rk4", None)),
         ("cpu", {"solver": "collocation", "step": 0.1}, ("collocation", 0.1)),
     ],

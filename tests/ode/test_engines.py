@@ -1,4 +1,4 @@
-"""The engines written for speed against autograd, the truth and each other."""
+"""The fast engines against autograd, exact solutions and each other."""
 
 import copy
 from typing import ClassVar
@@ -38,7 +38,7 @@ def test_adams_written_out_gradient_is_the_gradient_of_the_steps(positions, step
 
 
 class Precision(TorchDispatchMode):
-    """Notes what products of float32 may lose on a GPU."""
+    """Record the precision allowed for float32 matrix products on a GPU."""
 
     seen: ClassVar[set] = set()
 
@@ -50,7 +50,7 @@ class Precision(TorchDispatchMode):
 
 @pytest.fixture
 def tf32():
-    """Lets a training's products be of TensorFloat-32, where torch can say so without a GPU."""
+    """Allow TF32 matrix products as a training may; skip if torch lacks the setting."""
     if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
         pytest.skip("torch has no such setting")
     before = torch.get_float32_matmul_precision()
@@ -70,7 +70,7 @@ def test_products_of_solve_and_gradient_are_exact_where_the_trainings_are_not(tf
 
 
 def test_products_of_a_closed_form_are_exact_where_the_trainings_are_not(tf32):
-    """Squared until it turns by hundreds of positions, a rotation of TF32's ten bits would be none."""
+    """Repeated squaring with TF32's ten bits would not leave a rotation."""
     encoder = build("rotation_flow").encoder
     blocks = parts(encoder, "positions")
     with Precision():

@@ -1,4 +1,4 @@
-"""Flows that leave the range of their dtype: stopped, with when, how large, and what to do."""
+"""Flows that overflow their dtype: the error says when, how large they were, and what to do."""
 
 import gc
 import weakref
@@ -16,15 +16,12 @@ from fairseq_floater.ode import (
 
 TIMES = 0.1 * torch.arange(200, dtype=torch.float64)
 ENGINES = ("adams", "collocation", "rk4_hermite", "rk4")
-# What a solve loses where a step of 0.2 is coarse for e^(8 t); the gradient still explodes.
+# Coarser than rk4's default, and inaccurate for e^(8 t), but the gradient still explodes.
 OPTIONS = {"rk4": {"step_size": 0.1}}
 
 
 def balancing_flow(strength, dim=4):
-    """A trajectory that stands still at 0 while its gradient grows as exp(strength t).
-
-    h(p) = strength (ReLU(p + 1) - 1).
-    """
+    """h(p) = strength (ReLU(p + 1) - 1): p stays 0 while its gradient grows as exp(strength t)."""
     dynamics = PositionDynamics(dim)
     with torch.no_grad():
         for parameter in dynamics.parameters():
@@ -46,8 +43,8 @@ def test_a_gradient_that_explodes_in_the_flow_stops_with_when_and_advice(engine)
     )
     with pytest.raises(NonFiniteGradientError, match=words + ".*--floater-lr-scale") as caught:
         values[-1].sum().backward()
-    # exp(8 s) is past float32 (3.4e38) for s = 11.1: at t = 19.9 - 11.1 = 8.8, less the width of 12
-    # numbers. The solver that looks for the place is RK4, which grows a little slower than exp.
+    # exp(8 s) exceeds float32 (3.4e38) at s = 11.1, that is at t = 19.9 - 11.1 = 8.8; the norm of 12 numbers
+    # shifts this a little. RK4 searches for the place, and its values grow a little slower than exp.
     t = float(caught.value.args[0].split("at t = ")[1].split(" ")[0])
     assert 7.5 < t < 9.5
     assert f"(row {round(t / 0.1)})" in str(caught.value)
@@ -96,7 +93,7 @@ def test_a_gradient_of_a_gradient_leaves_nothing_in_memory(engine):
 
 
 def test_a_flow_whose_gradient_explodes_is_measured_as_far_as_it_goes():
-    # Over 200 rows the gradient leaves float32; over 100 it is some 1e34, whose square does.
+    # The gradient over 200 rows overflows float32. Over 100 rows it is about 1e34; its square overflows.
     choice = choose(*balancing_flow(8.0), TIMES)
     assert choice.num_times == 100
     assert 0 < choice.gradient_error < 0.1
@@ -107,7 +104,7 @@ def test_a_flow_too_stiff_for_the_adaptive_solver_is_said():
         StiffFlowError, match=r"too stiff .*float32 \(.*--floater-solver auto"
     ) as caught:
         solve(lambda t, p: p * p, torch.ones(2), TIMES, solver="dopri5")  # infinite at t = 1
-    assert "step-size" not in str(caught.value)  # it has none
+    assert "step-size" not in str(caught.value)  # dopri5 has none
 
 
 @pytest.mark.parametrize("solver", ["dopri5", "rk4"])

@@ -1,4 +1,4 @@
-"""Which engine FLOATER's options mean, when it is chosen, and what the training log hears."""
+"""The engine that FLOATER's options select, when it is chosen, and what training logs."""
 
 import logging
 
@@ -28,7 +28,7 @@ def step(trained, lengths=LENGTHS, update=0):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Counts the choices that are made."""
+    """A list that grows by one with each call of `choose`."""
     count = []
 
     def counted(*args, **kwargs):
@@ -87,7 +87,7 @@ def test_a_resumed_training_keeps_its_engine_unless_options_change(measured, tmp
 
 @pytest.fixture
 def lengths_measured(monkeypatch):
-    """Over how many tokens each choice was made."""
+    """The number of tokens in each call of `choose`."""
     found = []
 
     def noted(dynamics, p0, times, training):
@@ -124,7 +124,7 @@ def test_after_validation_errors_are_measured_as_in_a_run_that_is_resumed_there(
     ("engine", "size"), [("collocation", 0.055), ("adams", 0.055), ("rk4", 0.11)]
 )
 def test_what_a_translation_in_inference_mode_leaves_behind_is_trained_with(engine, size):
-    """Times, grids and quadratures are kept, and a backward pass takes no tensor of that mode."""
+    """Times, grids and quadratures are cached; a backward pass refuses tensors of inference mode."""
     trained = model(floater_solver=engine, floater_delta=0.11, floater_step_size=size)
     with torch.inference_mode():
         step(trained.eval(), (20, 3))
@@ -193,10 +193,10 @@ def test_the_log_names_engine_and_error_once(options, words, caplog):
 def test_an_error_too_large_is_said_once(caplog, monkeypatch):
     monkeypatch.setattr(choice_module, "VALUE_TOLERANCE", 1e-12)
     with caplog.at_level(logging.WARNING, logger="fairseq_floater"):
-        trained = model()  # which is said too, where another test has fairseq's commands log
+        trained = model()  # logged too, if an earlier test enabled the logs of fairseq's commands
         for update in (0, 1000, 2000):
             step(trained, update=update)
-    assert len(caplog.records) == 3  # one a flow
+    assert len(caplog.records) == 3  # one for each flow
     assert all("--floater-time-scale" in record.getMessage() for record in caplog.records)
 
 
@@ -208,7 +208,7 @@ def test_a_solve_that_rk4_did_over_is_said_in_the_log(caplog, monkeypatch):
         with metrics.aggregate() as found:
             step(trained, update=1)
     said = [r.getMessage() for r in caplog.records if "RK4 stands in" in r.getMessage()]
-    assert len(said) == 3  # once a flow; then they are counted
+    assert len(said) == 3  # once for each flow; later ones are only counted
     assert found.get_smoothed_values()["flow_fallbacks"] == 3
 
 
@@ -219,7 +219,7 @@ def test_a_flow_that_rk4_did_over_is_measured_before_the_next_update(monkeypatch
             monkeypatch.setattr("fairseq_floater.ode.engines.collocation.MAX_ITERATIONS", 0)
         with metrics.aggregate() as found:
             step(trained, update=update)
-    assert found.get_smoothed_values()["flow_error_age"] == 0  # at 6, of no new period
+    assert found.get_smoothed_values()["flow_error_age"] == 0  # measured at 6, out of turn
 
 
 def test_statistics_are_in_fairseqs_training_log():
@@ -231,13 +231,13 @@ def test_statistics_are_in_fairseqs_training_log():
     assert values["flow_fallbacks"] == 0
     assert 0 < values["flow_error"] <= 1e-3
     assert values["flow_error_age"] == 0  # measured at both updates
-    # 12 tokens and an end symbol each way: 1.2 units of time, three steps of 0.4 by RK4.
+    # 12 tokens and an end symbol take 1.2 units of time: three steps of 0.4 by RK4.
     assert values["flow_evaluations"] > 4
     trained.eval()
     with metrics.aggregate() as found, torch.no_grad():
         step(trained)
     assert not found.get_smoothed_values()
-    assert trained.encoder.positions.statistics() == {}  # nor with the first update after
+    assert trained.encoder.positions.statistics() == {}  # nor at the next update
 
 
 def test_the_log_says_how_many_updates_ago_the_error_was_measured():

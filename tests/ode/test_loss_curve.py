@@ -1,4 +1,4 @@
-"""Training with the fast engine and with torchdiffeq's gives the same losses, real fairseq-train."""
+"""fairseq-train reaches the same losses with the fast engine as with torchdiffeq's."""
 
 import pytest
 import toy as toys
@@ -13,7 +13,7 @@ def toy(tmp_path_factory):
 
 
 def curve(log):
-    """Training losses, means over ten updates."""
+    """Training losses, averaged over ten updates."""
     found = [float(loss) for loss in toys.update_losses(log).values()]
     assert len(found) == UPDATES
     starts = range(0, UPDATES, SMOOTHED_OVER)
@@ -26,7 +26,7 @@ def distance(first, second):
 
 FORMS = {
     "qkv": (),
-    # Nothing else tells where a token stands: all that is learned of order goes through the flow.
+    # Without other positions: the model learns word order through the flow alone.
     "hidden": ("--position-target", "hidden", "--no-token-positional-embeddings"),
 }
 

@@ -1,4 +1,4 @@
-"""The flow: engines against each other, against the truth, and in their gradients."""
+"""The flow's engines against each other and known solutions, and their gradients."""
 
 import math
 
@@ -220,7 +220,7 @@ def test_learning_rate_scale_multiplies_adams_step():
 
 
 class SinusoidsDerivative(nn.Module):
-    """Equation 9 as a function of t alone, its exponent's sign mended: d/dt sin(w t) = w cos(w t)."""
+    """Equation 9 as a function of t alone, its exponent's sign corrected: d/dt sin(w t) = w cos(w t)."""
 
     def __init__(self, dim, delta):
         super().__init__()

@@ -1,8 +1,8 @@
-"""The papers' equations of positions inside attention, each written out for one sentence.
+"""The papers' equations for positions inside attention, each written out for one sentence.
 
-``s`` is that sentence in the first block: q [H, T, D], k and v [H, S, D], x [T, C], the places of queries
-[T] and keys [S] and their distances d = i - j [T, S]. An oracle returns logits [H, T, S] and values,
-[H, S, D] or [H, T, S, D].
+``s`` holds the sentence in the first block: q [H, T, D], k and v [H, S, D], x [T, C], the positions of
+queries [T] and keys [S], and the distances d = i - j [T, S]. An oracle returns logits [H, T, S] and
+values [H, S, D] or [H, T, S, D].
 """
 
 import math
@@ -23,7 +23,7 @@ def sinusoid(places, width, frequencies=None):
 
 
 def directed(s, bias):
-    """``bias`` of absolute distances: [H, T, S]; what tells keys behind the query from those before."""
+    """Return ``bias`` of the absolute distances [H, T, S], with ``bias_direction`` in an encoder."""
     direction = "mirror" if s.causal else s.options["bias_direction"]
     if direction == "offset":
         return bias(s.d.abs() - 0.5 * (s.d < 0))
@@ -39,7 +39,7 @@ def content(s):
 
 
 def gate(holder):
-    """What multiplies positions without parameters over fairseq's base, a learned number; else 1."""
+    """Return the learned gate of parameter-free positions over fairseq's base, or 1 without a gate."""
     return 1.0 if holder.gate.weight is None else holder.gate.weight.detach()
 
 
@@ -69,7 +69,7 @@ def sandwich(s):
 
 
 def t5_bucket(distance, causal, buckets, furthest):
-    """Raffel's rule for one distance; one between two whole ones goes to the nearer."""
+    """Return the bucket of one distance by Raffel's rule; small fractional distances are rounded."""
     count = buckets if causal else buckets // 2
     first = 0 if causal or distance >= 0 else count
     if abs(distance) < count // 2:
@@ -123,7 +123,7 @@ def forget(s):
 
 
 def turned(s, x, places, fading=0.0):
-    """``x`` [H, T, D]: the pair c of the token at t turned by t w_c, times exp(t ``fading``_c)."""
+    """Rotate pair c of ``x`` [H, T, D] at position t by t w_c and scale it by exp(t ``fading``_c)."""
     pairs = int(x.size(-1) * s.options["rope_partial"]) // 2
     learned = s.encoder.frequencies
     w = s.options["rope_base"] ** (-torch.arange(pairs).double() / pairs)
@@ -205,7 +205,7 @@ def tener(s):
 
 
 def deberta_bucket(d, count, furthest):
-    """Version 2's rule for one signed distance."""
+    """Return the bucket of one signed distance in version 2 of DeBERTa."""
     if abs(d) <= count // 2:
         return round(d)
     share = math.log(abs(d) / (count // 2)) / math.log((furthest - 1) / (count // 2))
@@ -219,7 +219,7 @@ def deberta(s):
         vectors = s.encoder.norm(vectors)
     of_keys, of_queries = (p(vectors).unflatten(-1, (4, -1)) for p in s.part.projections)
 
-    def delta(d):  # to the nearest whole distance
+    def delta(d):  # rounds fractional distances
         if buckets:
             rule = buckets, s.options["deberta_distance"]
             d = torch.tensor([[deberta_bucket(x, *rule) for x in row] for row in d.tolist()])
@@ -246,7 +246,7 @@ def tupe(s):
 
 
 def times(s):
-    """When a flow is at each distance, and where it starts: tau [T, S], r(0) [streams, sides, W]."""
+    """Return a flow's time at each distance, tau [T, S], and its start r(0) [streams, sides, W]."""
     if s.options["floater_relative"] != "xl":
         return torch.log1p(s.d.round().abs()), s.part.start.initial()
     time, delta = s.options["floater_time"], s.options.get("floater_delta", 0.1)
@@ -258,7 +258,7 @@ def times(s):
 
 
 def relative(s, r):
-    """Shaw's vectors, biases, or XL's rows, read off a flow; r [T, S, streams, sides, W]."""
+    """Use a flow's r [T, S, streams, sides, W] as Shaw's vectors, as biases, or as XL's rows."""
     d = s.d if s.options["floater_relative"] == "xl" else s.d.round()
     behind = (d < 0) & (not s.causal)
     r = torch.where(behind[..., None, None], r[..., -1, :], r[..., 0, :])

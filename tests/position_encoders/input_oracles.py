@@ -1,7 +1,7 @@
-"""The equations of what enters a block's input, each written out for one sentence.
+"""The equations for positions at a block's input, each written out for one sentence.
 
-``s`` is the sentence before the block: x [T, C], its words [T], the places of its tokens [T]. An oracle
-returns what the block gets instead of x, [T, C].
+``s`` holds the sentence before the block: x [T, C], its words [T], the positions of its tokens [T]. An
+oracle returns the block's input with positions, [T, C].
 """
 
 import copy
@@ -14,14 +14,14 @@ from torchdiffeq import odeint
 
 
 def fairseqs_sinusoid(numbers, width):
-    """Sines, then cosines, of fairseq's ``numbers`` [...]; the first token has number 2."""
+    """fairseq's sinusoid of ``numbers`` [...], sines before cosines; the first token has number 2."""
     w = 10_000.0 ** (-torch.arange(width // 2).double() / (width // 2 - 1))
     angles = numbers.double()[..., None] * w
     return torch.cat([angles.sin(), angles.cos()], dim=-1).float()
 
 
 def solved(dynamics, p0, times):
-    """p at ``times`` [N] of either sign, by torchdiffeq's RK4 on dp/dt = h(t, p): [N, ...]."""
+    """Solve dp/dt = h(t, p) by torchdiffeq's RK4 at positive or negative ``times`` [N]: [N, ...]."""
     exact, rows = copy.deepcopy(dynamics).double(), torch.empty(len(times), *p0.shape)
     for sign in (1, -1):
         ahead = sign * times >= 0
@@ -38,7 +38,7 @@ def solved(dynamics, p0, times):
 
 
 def combined(s, rows):
-    """The ``rows`` p of a signal [T, C] and x, by ``--position-combine``."""
+    """Combine a signal's ``rows`` p [T, C] with x as ``--position-combine`` says."""
     if s.spec.combine == "concat":
         return torch.cat([s.x, rows], dim=1) @ s.encoder.joint.weight.T + s.encoder.joint.bias
     return s.x * rows if s.spec.combine == "multiply" else s.x + rows
@@ -49,7 +49,7 @@ def none(s):
 
 
 def sinusoidal(s):
-    """Equation 7; in the first block fairseq's own sinusoid, where it stands, is the first summand."""
+    """Equation 7; in the first block, x already contains the first summand if fairseq's base is on."""
     rows = fairseqs_sinusoid(s.places + 2, s.x.size(1))
     if s.spec.base and s.spec.combine == "add" and s.number == 0:
         rows = torch.zeros_like(rows)
@@ -79,7 +79,7 @@ def rnn(s):
 
 
 def floater(s):
-    """Equation 8 from p(0), in even or bent time."""
+    """Equation 8 from p(0), in linear or logarithmic time."""
     times, kind = s.places, s.options["floater_time"]
     if kind != "linear":
         bend = float(kind.removeprefix("log:"))
@@ -125,7 +125,7 @@ ORACLES = {
 
 
 def passages(model, source, target_in):
-    """Each block with what it would get without positions, and what it gets: [T, B, C] both."""
+    """Yield each block with its input without positions and its actual input, both [T, B, C]."""
     caught, handles = {}, []
     for stack in (model.encoder, model.decoder):
         for block in stack.layers:
@@ -149,8 +149,8 @@ def passages(model, source, target_in):
 
 @torch.no_grad()
 def largest_difference(model, source, target_in, place=lambda b, i: i):
-    """Between what blocks get and the oracle; token i of sentence b stands at ``place(b, i)``."""
-    largest = 0.0  # relative where entries are above 1
+    """Compare the blocks' inputs with the oracle; token i of sentence b has position ``place(b, i)``."""
+    largest = 0.0  # relative if entries exceed 1
     for stack, number, words, before, after in passages(model, source, target_in):
         encoder, part = stack.positions, stack.layers[number].positions
         for b, sentence in enumerate(words):

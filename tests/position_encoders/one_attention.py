@@ -1,4 +1,4 @@
-"""The self-attention of a stack's first block as the stack runs it, to stand beside an oracle's."""
+"""Attention in a stack's first block, run as the stack runs it, for comparison with oracles."""
 
 import torch
 from helpers import build, difference, parts, randomise_positions
@@ -13,7 +13,7 @@ LENGTH, SENTENCES, WIDTH = 13, 2, 64
 
 
 def stack_of(side, encoder, heads=4, width=WIDTH, target="attention", **options):
-    """A stack in evaluation, its positions and its first block's projections filled with random numbers."""
+    """Return a stack in evaluation mode with random positions and random first-block projections."""
     of_both = {"attention_heads": heads, "embed_dim": width}
     options |= {f"{s}_{name}": value for s in SIDES for name, value in of_both.items()}
     model = randomise_positions(build(encoder, "all", target, **options)).eval()
@@ -43,7 +43,7 @@ def tokens(length=LENGTH, sentences=SENTENCES, **options):
 
 
 def moved(factors, shifts=None, length=LENGTH):
-    """As many sentences as factors: token i stands at its factor times i, or times i and its shift."""
+    """One sentence for each factor; its token i is at factor * i, or at factor * (i + shift)."""
     law = WarpLaw(
         Stretching(min(factors), max(factors)), shifts and Shifting(min(shifts), max(shifts))
     )
@@ -65,7 +65,7 @@ def bias(stack, of=None):
 
 
 def attended(stack, x, of=None, mask=None, state=None, **options):
-    """What attention answers for ``x`` [T, B, C]: output [T, B, C] and, where asked for, weights."""
+    """Run self-attention on ``x`` [T, B, C]; return output [T, B, C] and, if asked for, weights."""
     block, of = stack.layers[0], tokens(len(x), x.size(1)) if of is None else of
     prepared = prepare(stack, "positions", of, x.dtype)
     if mask is None and state is None:
@@ -83,7 +83,7 @@ def attended(stack, x, of=None, mask=None, state=None, **options):
 
 
 def attended_across(stack, x, source, padding, of=None, warp=None, **options):
-    """What cross-attention answers ``x`` [T, B, C] about ``source`` [S, B, C] with ``padding`` [B, S]."""
+    """Run cross-attention from ``x`` [T, B, C] to ``source`` [S, B, C] with ``padding`` [B, S]."""
     block, of = stack.layers[0], tokens(len(x), x.size(1), warp=warp) if of is None else of
     facing = Tokens.read(padding, warp=warp)
     prepared = prepare(stack, "source_positions", of, x.dtype, facing=facing)
@@ -101,19 +101,19 @@ def attended_across(stack, x, source, padding, of=None, warp=None, **options):
 
 
 def logits(stack, x, of=None):
-    """[B, H, T, S]."""
+    """Self-attention's logits [B, H, T, S]."""
     return attended(stack, x, of, before_softmax=True)[0].unflatten(0, (x.size(1), -1))
 
 
 def logits_differ_by(stack, found, expected):
-    """The largest difference where a query may look; all else must be hidden in both."""
+    """Return the largest difference of visible logits; assert that both hide all others."""
     seen = causal_mask(stack, found.size(-1)) == 0
     assert found[..., ~seen].exp().eq(0).all() and expected[..., ~seen].exp().eq(0).all()
     return difference(found[..., seen], expected[..., seen])
 
 
 def step_by_step(stack, x, **options):
-    """The outputs of one token after the other, and the state that is left."""
+    """Decode token by token; return the outputs [T, B, C] and the final incremental state."""
     state, outputs = {}, []
     for t in range(len(x)):
         of = tokens(t + 1, x.size(1), last_only=True)
@@ -122,10 +122,7 @@ def step_by_step(stack, x, **options):
 
 
 def heads_of(stack, x, source=None):
-    """q, k and v of the first block before anything positional: [B, H, T or S, D] each.
-
-    With ``source`` those of its cross-attention.
-    """
+    """q, k, v of self-attention, or of cross-attention to ``source``, before positions: [B, H, T or S, D]."""
     attention, source = (
         (attentions(stack)[0], x) if source is None else (attentions(stack)[1], source)
     )

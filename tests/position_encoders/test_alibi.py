@@ -1,4 +1,4 @@
-"""ALiBi's slopes beside x-transformers' and Hugging Face Bloom's, and what tells left from right."""
+"""ALiBi's slopes against x-transformers' and Bloom's, and the direction of its biases."""
 
 import helpers as h
 import pytest
@@ -25,7 +25,7 @@ def test_slopes_are_those_of_x_transformers_and_bloom(heads):
 )
 def test_mirror_alone_gives_a_reversed_sentence_the_reversed_encoding(encoder, direction, is_blind):
     model = h.visible(encoder, target="attention", bias_direction=direction)
-    source = h.sentence(12)  # the end symbol is reversed with the words
+    source = h.sentence(12)  # the end symbol is reversed too
     with torch.no_grad():
         forward, backward = (
             model.encoder(tokens, src_lengths=torch.tensor([12]))["encoder_out"][0]

@@ -1,4 +1,4 @@
-"""How rows of a signal meet a block's input: the start, the contract, and what is refused."""
+"""`--position-combine`: initialisation, the contract of positions, and refused options."""
 
 import helpers as h
 import pytest
@@ -17,20 +17,20 @@ both_blocks = pytest.mark.parametrize("blocks", ["all", "input"])
 
 
 def combined(encoder, combine, blocks="all", **options):
-    """In evaluation, with positions that nobody can overlook."""
+    """A model in evaluation mode with random, clearly visible positions."""
     model = h.build(encoder, blocks, position_combine=combine, **options)
     return h.randomise_positions(model).eval()
 
 
 def on_real_tokens(model):
-    """Log-probabilities of a padded batch; in a padded slot fairseq's base adds nothing, a signal does."""
+    """Log-probabilities without padded slots, where a signal adds a row and fairseq's base does not."""
     return h.log_probs(model, h.source_batch(), h.target_batch())[h.target_batch().ne(h.PAD)]
 
 
 @every_signal
 @both_blocks
 def test_concat_starts_as_the_sum(encoder, blocks):
-    """Where the sinusoid is combined itself, fairseq's base makes room: still the same sum."""
+    """`sinusoidal` drops fairseq's base with concat, and the sum is still the same."""
     models = [
         h.build(encoder, blocks, position_combine=c, seed=3).eval() for c in ("add", "concat")
     ]
@@ -44,7 +44,7 @@ def test_the_base_underneath_stays_where_it_is_asked_for(combine):
     model = combined("sinusoidal", combine, "input", position_base="keep")
     assert model.encoder.embed_positions is not None
     rows = h.tables(model, 9)[0][:, 0, 0]
-    torch.testing.assert_close(rows, sinusoid_rows(9, rows.size(1), h.PAD))  # and not zero
+    torch.testing.assert_close(rows, sinusoid_rows(9, rows.size(1), h.PAD))  # not zeros
 
 
 def test_concat_has_the_parameters_of_one_map_a_stack():

@@ -1,4 +1,4 @@
-"""Complex order: whose frequencies, and how many."""
+"""Complex order: the number, sharing and precision of its frequencies."""
 
 import helpers as h
 import pytest
@@ -26,7 +26,7 @@ def test_frequencies_start_as_the_sinusoids(omega, count):
 @pytest.mark.parametrize("omega", ["word", "shared"])
 @pytest.mark.parametrize("one_dictionary", [True, False])
 def test_one_dictionary_has_one_set_of_frequencies(omega, one_dictionary):
-    """Also after loading and moving; each side's gradient reaches it."""
+    """Also after a change of dtype and loading; a change on one side reaches both."""
     shares = {"share_all_embeddings": True} if one_dictionary else {}
     model = h.build("complex", target="stage", complex_omega=omega, dropout=0.0, **shares)
     model.double().load_state_dict(model.state_dict())

@@ -1,4 +1,4 @@
-"""CoPE beside x-transformers', whose causal form an encoder takes once on each side."""
+"""CoPE against x-transformers' causal form, which an encoder uses once for each direction."""
 
 import one_attention as one
 import pytest
@@ -14,7 +14,7 @@ HEAD, HEADS = 16, 4
 
 
 def one_side(vectors, q, scores):
-    """x-transformers' term for keys before the query, [B, H, T, T]; scores hide all others."""
+    """x-transformers' term [B, H, T, T] for keys before the query; ``scores`` hides all others."""
     package = pytest.importorskip("x_transformers.x_transformers")
     oracle = package.CoPE(HEAD, HEADS, len(vectors))
     oracle.pos_emb.data.copy_(vectors)
@@ -22,7 +22,7 @@ def one_side(vectors, q, scores):
 
 
 def oracles_term(stack, q, k, mask=0.0):
-    """The term of both sides; ``mask`` hides padding."""
+    """The term for both directions; ``mask`` hides padding."""
     vectors = stack.layers[0].positions.vectors.detach().split(stack.layers[0].positions.count)
     scores, length = q @ k.transpose(2, 3) / HEAD**0.5 + mask, q.size(2)
     hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
@@ -61,7 +61,7 @@ def test_gradient_of_the_interpolation():
     columns = torch.randn(2, 3, 8, dtype=torch.float64, generator=generator)
     places = 5 * torch.rand(
         2, 3, 6, dtype=torch.float64, generator=generator
-    )  # past the fourth too
+    )  # also beyond the last of the 4 vectors
     second_side = 4 * torch.randint(2, places.shape, generator=generator)
     inputs = columns.requires_grad_(), places.requires_grad_(), second_side, 4
     assert torch.autograd.gradcheck(Interpolated.apply, inputs)
@@ -75,12 +75,12 @@ def test_half_precision_counts_in_float32(side):
     distances = torch.arange(400)[:, None] - torch.arange(400)
     counted = part._counted(open_, open_, None, distances[None, None])
     seen = distances >= (0 if side == "decoder" else -400)
-    assert torch.equal(counted[0, 0][seen], distances[seen].abs() + 1.0)  # bfloat16 ends at 256
+    assert torch.equal(counted[0, 0][seen], distances[seen].abs() + 1.0)  # bfloat16 counts to 256
 
 
 @every_side
 def test_nan_among_the_logits_is_no_index(side):
-    """It comes out, as elsewhere, so that mixed precision skips the update."""
+    """NaN reaches the output, so that mixed-precision training skips the update."""
     stack, x = one.stack_of(side, "cope"), one.stream()
     x[2, 0, 0] = float("nan")
     output = one.attended(stack, x)[0]

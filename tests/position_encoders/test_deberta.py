@@ -1,4 +1,4 @@
-"""DeBERTa's attention beside Hugging Face's of both versions, what is shared, and what enters late."""
+"""DeBERTa's attention against both versions in transformers, shared projections, late positions."""
 
 import copy
 
@@ -26,7 +26,7 @@ def deberta(**options):
 
 
 def assert_equals_oracle(stack, oracle, relative_pos, vectors, length):
-    """Class compared with: ``DisentangledSelfAttention`` of transformers, which has no output map."""
+    """Compared with transformers' ``DisentangledSelfAttention``, which has no output projection."""
     stack.layers[0].self_attn.out_proj = torch.nn.Identity()
     x = one.stream(length=length)
     expected, probabilities = oracle.eval()(
@@ -49,7 +49,7 @@ def test_own_projections_are_transformers_deberta(side, distance, length):
     theirs = transformers_module("deberta.modeling_deberta")
     stack = one.stack_of(side, "deberta", deberta_distance=distance)
     part, attention = stack.layers[0].positions, stack.layers[0].self_attn
-    attention.k_proj.bias.zero_()  # theirs has none
+    attention.k_proj.bias.zero_()  # transformers' has no such bias
     oracle = theirs.DisentangledSelfAttention(
         theirs.DebertaConfig(**SHAPE, max_relative_positions=distance)
     )
@@ -110,7 +110,7 @@ def test_only_rows_within_reach_are_multiplied():
             assert [t.size(-1) for t in tables[:2]] == [width, width]
 
 
-# The projections of the content, shared.
+# Projections shared with the content.
 
 
 def test_shared_projections_are_saved_once_and_learn_from_both_uses():
@@ -122,7 +122,7 @@ def test_shared_projections_are_saved_once_and_learn_from_both_uses():
 
 
 def gradient(model, weight, through_table):
-    """The gradient of ``weight``, with what comes through the encoder's table or without."""
+    """The gradient of ``weight``, with or without its part through the encoder's table."""
     encoder = model.encoder.positions
     with pytest.MonkeyPatch.context() as patch:
         if not through_table:

@@ -1,4 +1,4 @@
-"""Encodings of other papers that encoders here already are."""
+"""Encodings from other papers that are special cases of encoders here."""
 
 import helpers as h
 import one_attention as one
@@ -13,15 +13,15 @@ WIDTH, HEADS = 16, 4
 
 
 def random_skew():
-    """A - A^T as Kogkalidis et al. 2024 have it, its planes, two columns each, and their frequencies."""
+    """A - A^T (Kogkalidis et al. 2024), its planes of two columns each, and their frequencies."""
     a = 0.3 * torch.randn(WIDTH, WIDTH, dtype=torch.float64)
-    values, vectors = torch.linalg.eigh(1j * (a - a.T))  # of x + iy: S x = w y, S y = -w x
+    values, vectors = torch.linalg.eigh(1j * (a - a.T))  # vectors x + iy: S x = w y, S y = -w x
     planes = vectors[:, WIDTH // 2 :] * 2**0.5
     return a - a.T, torch.view_as_real(planes).flatten(1), values[WIDTH // 2 :]
 
 
 def rank_two():
-    """a b^T - b a^T as Zhang et al. 2025 (GRAPE) have it; all planes but one stand still."""
+    """a b^T - b a^T (GRAPE, Zhang et al. 2025), its planes and frequencies; only one plane rotates."""
     a, b = torch.randn(2, WIDTH, dtype=torch.float64) / 4
     rest = torch.randn(WIDTH, WIDTH - 2, dtype=torch.float64)
     planes, r = torch.linalg.qr(torch.cat([torch.stack([a, b], dim=1), rest], dim=1))
@@ -36,7 +36,7 @@ def rank_two():
 @pytest.mark.parametrize("side", one.SIDES)
 @torch.no_grad()
 def test_powers_of_a_rotation_are_rope_whose_queries_and_keys_are_rotated(generator, side):
-    """q_i exp((i - j) S_h) k_j; the S_h of the heads differ, and have the same frequencies."""
+    """Logits are q_i exp((i - j) S_h) k_j; heads differ in S_h but not in its frequencies."""
     stack, x = one.stack_of(side, "rope", heads=HEADS, rope_learned=True), one.stream()
     skew, planes, frequencies = generator()
     turns = torch.linalg.qr(torch.randn(HEADS, WIDTH, WIDTH, dtype=torch.float64))[0]
@@ -55,7 +55,7 @@ def test_powers_of_a_rotation_are_rope_whose_queries_and_keys_are_rotated(genera
 
 @torch.no_grad()
 def test_cable_is_forgetting_with_a_bias_of_zero():
-    """Veisi et al. 2025: the sums b_i = sum of -softplus(w x_l) up to i, of which b_i - b_j is added."""
+    """Veisi et al. 2025 add b_i - b_j to the logits; b_i is the sum of -softplus(w x_l) for l <= i."""
     stack, x = one.stack_of("decoder", "forget"), one.stream()
     forget = stack.layers[0].positions.forget
     forget.bias.zero_()
@@ -68,7 +68,7 @@ def test_cable_is_forgetting_with_a_bias_of_zero():
 
 @torch.no_grad()
 def test_a_rotation_flow_is_grapes_action_on_its_first_row():
-    """exp(n L) = 1 + sin(n s) / s L + (1 - cos(n s)) / s^2 L^2 of a rank-two L of norm s."""
+    """For L of rank two and norm s, exp(n L) = 1 + sin(n s) / s L + (1 - cos(n s)) / s^2 L^2."""
     model = h.visible("rotation_flow")
     (_, _, flow), parts = h.signals(model)[0], h.parts(model.encoder, "positions")
     a, b = torch.linalg.qr(torch.randn(flow.spec.dim, 2))[0].T

@@ -1,4 +1,4 @@
-"""What evaluation does to the positions of a trained model: `--position-eval`."""
+"""`--position-eval`: how evaluation changes the positions of a trained model."""
 
 import math
 from argparse import Namespace
@@ -24,7 +24,7 @@ FREQUENCIES = ("rope", "xpos", "xl", "tener", "nezha")
 
 
 def accepted(case, spec):
-    """Whether the encoder takes it without fairseq's sinusoid underneath."""
+    """Whether the encoder accepts ``spec`` if fairseq's sinusoid is off."""
     encoder, _, target = case
     cls = encoder_class(encoder, h.options_of(target)["position_target"])
     options = {option.dest: option.default for option in cls.options} | h.options_of(target)
@@ -93,7 +93,7 @@ def test_training_does_not_see_it(spec):
     forcing.assert_same_gradients(*models)
 
 
-# Beside the equations: another place, another distance, another base.
+# Against the equations, with changed positions, distances or bases.
 
 
 def stack_and_equation(side, encoder, spec, **options):
@@ -136,7 +136,7 @@ def test_distances_count_as_others(encoder, side, spec, monkeypatch, measured_on
 
 
 def turned_by_distance(counted, s):
-    """Each query is turned by the distance, and no key."""
+    """Rotary attention that rotates each query by the distance, and no key."""
     fading = 0.0
     if "xpos_scale_base" in s.options and s.causal:
         width = s.q.size(-1)
@@ -165,7 +165,7 @@ def test_ntk_is_another_base(encoder, side, monkeypatch):
     monkeypatch.setattr(attention_oracles, "sinusoid", other)
     if encoder in ("rope", "xpos"):
         stack.positions.spec.options["rope_base"] = (
-            base  # the oracle's; the model's frequencies are below
+            base  # for the oracle; the model's are set below
         )
         usual = 10_000.0 ** (-torch.arange(8).double() / 8)
         monkeypatch.setattr(type(stack.positions), "_frequencies", lambda _: usual)
@@ -176,7 +176,7 @@ def test_yarn_turns_slow_pairs_as_interpolation_does_and_fast_ones_as_before():
     law = EvalLaw.read(Namespace(position_eval="yarn:100"))
     w = torch.tensor([2 * math.pi, 2 * math.pi * 33 / 200, 2 * math.pi * 0.005]).double()
     found = law.frequencies(w, torch.tensor([[400], [50]]))
-    # 100 turns within T, 16.5 (half way between 1 and 32), half a turn; a short sentence.
+    # The pairs turn 100, 16.5 (half way between 1 and 32) and 0.5 times within T.
     kept = torch.tensor([1, 0.5 + 0.5 / 4, 1 / 4])
     torch.testing.assert_close(found[0, 0], w * kept)
     assert found[1, 0].tolist() == pytest.approx(w.tolist())
@@ -214,7 +214,7 @@ def test_logits_of_more_keys_than_trained_grow_with_their_logarithm():
 )
 @torch.no_grad()
 def test_a_window_shows_near_tokens_and_the_first_four(encoder, options):
-    """However far apart their positions are."""
+    """Near is counted in tokens, however far apart their positions are."""
     model = h.visible(encoder, target=None, position_eval="window:2", encoder_layers=1, **options)
     source, changed = h.sentence(13), h.sentence(13).clone()
     changed[0, 6] = 5 if source[0, 6] != 5 else 6

@@ -1,4 +1,4 @@
-"""FIRE's network in pieces, and its threshold."""
+"""FIRE's network as a piecewise linear function, and its threshold."""
 
 import helpers as h
 import one_attention as one
@@ -9,7 +9,7 @@ every_side = pytest.mark.parametrize("side", one.SIDES)
 
 
 def stack_with(side, threshold=4, multiple=1.0, c=0.3, seed=7):
-    """A stack whose f bends within its input's range."""
+    """A stack whose network f has kinks within the range of its input."""
     stack = one.stack_of(side, "fire", fire_threshold=threshold)
     encoder, generator = stack.positions, torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -26,7 +26,7 @@ def stack_with(side, threshold=4, multiple=1.0, c=0.3, seed=7):
 @pytest.mark.parametrize("second", [None, 0.0, -1.0], ids=["some-turn", "all-but-one", "all-turn"])
 def test_the_pieces_of_f_have_its_values_and_gradients(second):
     encoder = stack_with("encoder").positions
-    if second is not None:  # the units turn between -1 and 1; of weight and bias 0 one never does
+    if second is not None:  # kinks lie between -1 and 1; a unit of weight 0 and bias 0 has none
         with torch.no_grad():
             encoder.inner.weight[:3] = torch.tensor([[1.0], [second], [2.0]])
             size = encoder.inner.weight[:, 0].abs()

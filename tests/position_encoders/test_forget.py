@@ -1,4 +1,4 @@
-"""The forget gate beside x-transformers' data-dependent ALiBi."""
+"""The forget gate against x-transformers' data-dependent ALiBi."""
 
 import helpers as h
 import one_attention as one
@@ -12,7 +12,7 @@ every_side = pytest.mark.parametrize("side", one.SIDES)
 
 
 def oracles_bias(stack, x):
-    """[B, H, T, T] of the stack's first block for ``x`` [T, B, C]."""
+    """x-transformers' bias [B, H, T, T] with the first block's gate, for ``x`` [T, B, C]."""
     package = pytest.importorskip("x_transformers.x_transformers")
     part, causal = stack.layers[0].positions, stack.positions.spec.causal
     oracle = package.DataDependentAlibi(one.WIDTH, 4, causal=causal)
@@ -37,7 +37,7 @@ def test_decoding_keeps_the_gate_of_each_token():
 @pytest.mark.parametrize("padded", [[0, 1, 2], [11, 12], [0, 5, 6, 9, 12]], ids=str)
 @torch.no_grad()
 def test_padding_forgets_nothing(side, padded):
-    """Wherever it stands, with its words' gates shut: as if it were not there."""
+    """Padding anywhere, even with shut gates, changes nothing for real tokens."""
     stack, x = one.stack_of(side, "forget"), one.stream()
     is_padding = torch.zeros(x.size(1), one.LENGTH, dtype=torch.bool)
     is_padding[1, padded] = True
@@ -71,7 +71,7 @@ def test_nearly_all_is_remembered_at_first():
 
 
 def test_half_precision_sums_in_float32():
-    """Of 600 gates of e^-1 bfloat16 would sum to 256 at most."""
+    """The sum of 600 log gates of -1 would stop at -256 in bfloat16."""
     part = one.stack_of("decoder", "forget").to(torch.bfloat16).layers[0].positions
     with torch.no_grad():
         part.forget.weight.zero_()

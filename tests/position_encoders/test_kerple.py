@@ -1,4 +1,4 @@
-"""KERPLE's kernels beside their formulas, written out with numpy."""
+"""KERPLE's kernels: limits of their parameters, initial values, and range in float16."""
 
 import one_attention as one
 import pytest

@@ -12,7 +12,7 @@ from fairseq_floater.position_encoders import POSITION_ENCODERS
 
 N = 4
 TRAINED = {"attention_log_length": N}
-# A signal; of t5's blocks one has a bias and one has not; shaw forms its weights.
+# floater is a signal, t5 has a bias in one block only, and shaw computes explicit weights.
 MODELS = [
     *(("none", "all", "hidden"), ("floater", "input", "qkv"), ("t5", "input", "attention")),
     *((name, "all", "attention") for name in ("rope", "shaw", "forget", "cope")),

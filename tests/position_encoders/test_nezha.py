@@ -1,4 +1,4 @@
-"""NEZHA's sinusoids of distances: those of its authors' code, far ones, and how many there are."""
+"""NEZHA's sinusoids of distances: the authors' code, far distances, and the table's length."""
 
 import helpers as h
 import one_attention as one
@@ -12,7 +12,7 @@ HEAD = 16
 
 
 def test_the_authors_sinusoid_is_ours_turned():
-    """Theirs is that of clip(j - i) + k: a turn by k w in each pair, the same for all distances."""
+    """Theirs encodes clip(j - i) + k, which rotates each pair by k w whatever the distance."""
     clip, distances = 6, torch.arange(-6, 7)
     ours, theirs = sinusoid(distances, HEAD), sinusoid(distances + clip, HEAD)
     sin, cos = sinusoid(torch.tensor(clip), HEAD).unflatten(0, (-1, 2)).unbind(-1)
@@ -23,7 +23,7 @@ def test_the_authors_sinusoid_is_ours_turned():
 
 @torch.no_grad()
 def test_far_distances_are_exact():
-    """A key before the query stands at j - i < 0; half precision has no number 4,999."""
+    """Distances are j - i, negative for keys before the query; float16 cannot represent 4,999."""
     encoder = one.stack_of("decoder", "nezha", nezha_clip=0).positions
     far = encoder.rows(Places(5000), [])[-1].flatten()
     assert h.difference(far, sinusoid(torch.tensor(-4_999), HEAD)) < 1e-6

@@ -1,4 +1,4 @@
-"""What the options of encoders may be, and how many parameters they bring."""
+"""Valid and refused options of encoders, and the number of parameters that they add."""
 
 import helpers as h
 import pytest
@@ -12,7 +12,7 @@ RELATIVE = {"target": "relative"}
 XL = {**RELATIVE, "floater_relative": "xl"}
 GAP = {"position_separator": "w8", "floater_gap": 1.0}
 SINUSOID = {"floater_start": "sinusoid", "target": "hidden"}
-# An encoder's option, values that it does not take, and the rule that the message names.
+# An encoder, its option, values out of range, and the rule in the error message.
 OUT_OF_RANGE = [
     ("t5", "t5_buckets", [-4, 0, 2, 6, 30], "a multiple of 4"),
     ("tupe", "t5_buckets", [6], "a multiple of 4"),
@@ -48,7 +48,7 @@ OUT_OF_RANGE = [
     ("none", "position_sides", ["source"], "both with --position-encoder none"),
     ("forget", "attention_kind", ["linear"], "softmax"),
 ]
-# Options that do not go together, or not with the encoder.
+# Options that exclude each other or the encoder.
 REFUSED = [
     ("rope", {"rope_partial": 0.01}, "leaves a pair, but a head has 32 and --rope-partial is 0.01"),
     ("rope", {"encoder_embed_dim": 30, "decoder_embed_dim": 30}, "even number.* but a head has 15"),
@@ -113,7 +113,7 @@ REFUSED = [
     ("none", {"attention_kind": "linear", "attention_log_length": 9}, "must be 0 with .* is 9"),
     ("floater", {"attention_kind": "linear", **RELATIVE}, "`--attention-kind` must be softmax"),
 ]
-# Of floater_transformer with all blocks.
+# Added to floater_transformer, with positions in all blocks.
 PARAMETERS = [
     ("alibi", {}, 0),
     ("alibi", {"alibi_slopes": "learned"}, 2 * 8),

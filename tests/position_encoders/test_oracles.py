@@ -1,4 +1,4 @@
-"""Every encoder of the registry beside its equation, by one table of oracles."""
+"""Every encoder of the registry against its equation, by one table of oracles."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from fairseq_floater.position_encoders.warp import DrawnWarp
 from fairseq_floater.position_encoders.warp_law import Stretching, WarpLaw
 
 TOLERANCE = 2e-5
-FACTORS, SHIFTS = (0.6, 2.3, 1.0), (-3.0, 2.5, 0.0)  # of three sentences that training moves
+FACTORS, SHIFTS = (0.6, 2.3, 1.0), (-3.0, 2.5, 0.0)  # of three sentences in training
 DIRECTIONS = [{"bias_direction": direction} for direction in ("offset", "mirror", "heads")]
 GATED = {"position_base": "keep"}
 FLOW = {"floater_solver": "rk4", "floater_step_size": 0.02}
@@ -30,7 +30,7 @@ INSIDE = {
     "sandwich": [*DIRECTIONS, *({**GATED, **d} for d in DIRECTIONS), {"heads": 6, "width": 48}],
     "t5": [{}, {"t5_buckets": 8, "t5_max_distance": 9}],
     "fire": [{"fire_threshold": n} for n in (1, 4, 16)],
-    "cope": [{"cope_positions": n} for n in (3, 5, 64)],  # reached by most pairs, some, none
+    "cope": [{"cope_positions": n} for n in (3, 5, 64)],  # limits most pairs, some, none
     "forget": [{}, GATED],
     "rope": [
         *({}, {"rope_base": 50.0}, {"rope_partial": 0.5}, {"rope_learned": True}),
@@ -136,7 +136,7 @@ def test_a_block_gets_what_the_equation_says(encoder, options, blocks, left, mon
 
 
 def drawn_place(b, i, shifts=SHIFTS):
-    """Rounded to the sixteenth of a token, as training does."""
+    """The position of token i of sentence b, rounded to 1/16 of a token as in training."""
     return (16 * FACTORS[b] * (i + shifts[b])).round() / 16
 
 
@@ -155,7 +155,7 @@ def by_equation(stack, x, place=lambda b, i: i):
 
 
 def by_oracle(q, k, v, queries, keys, encoder, part, mask=0.0, **further):
-    """Logits [H, T, S], and what one sentence reads: [T, C]."""
+    """One sentence's logits [H, T, S], and its output before the output projection [T, C]."""
     sentence = SimpleNamespace(
         **{"q": q, "k": k, "v": v, "queries": queries, "keys": keys},
         **{"d": queries[:, None] - keys, **further},
@@ -207,7 +207,7 @@ CROSSING = {name: INSIDE[name] for name in INSIDE if can_cross(name)}
 @pytest.mark.parametrize("ratio", [1.0, 1.5, 1.13])
 @torch.no_grad()
 def test_cross_attention_is_that_of_the_equation(encoder, options, ratio):
-    """Of target token i and source token j the distance is R i - j, whatever padding stands in front."""
+    """Target token i and source token j have the distance R i - j, whatever padding precedes them."""
     if options.get("tupe_positions") == "learned" and ratio != 1:
         ratio = 2.0
     across = {"position_cross": "relative", "position_cross_ratio": ratio}
@@ -238,7 +238,7 @@ def test_cross_attention_is_that_of_the_equation(encoder, options, ratio):
 
 
 def across_by_equation(stack, x, source, padding, ratio, factors=None):
-    """The output [T, B, C]; places between two tokens are rounded, moved ones to a quarter."""
+    """The output [T, B, C]; fractional positions are rounded, stretched ones to a quarter token."""
     block, outputs = stack.layers[0], []
     for b, real in enumerate(~padding):
         q, k, v = (y[b] for y in one.heads_of(stack, x, source))

@@ -23,7 +23,7 @@ from fairseq_floater.position_encoders.none import NoPositions
 def test_a_line_says_what_the_class_says(name):
     encoder, entry = POSITION_ENCODERS[name], registry.ENCODERS[name]
     assert (encoder.name, encoder.targets[0]) == (name, entry.target)
-    # "The file named after the encoder" is the README's answer to where positions are made.
+    # The README says that the file named after the encoder computes the positions.
     assert entry.path == f"{name.replace('-', '_')}.{encoder.__name__}"
     assert set(encoder.targets) <= set(registry.TARGETS)
 
@@ -81,7 +81,7 @@ def test_the_phrase_in_the_log_names_the_options(name):
         {"position_encoder": "deberta", "deberta_distance": 30},
         {"position_encoder": "cope", "cope_positions": 30},
         {"position_encoder": "fire", "fire_threshold": 30},
-        {"position_encoder": "nezha", "nezha_clip": 0},  # none is clipped
+        {"position_encoder": "nezha", "nezha_clip": 0},  # 0 clips no distance
         {"position_encoder": "alibi"},
     ],
     ids=lambda options: "-".join(map(str, options.values())),

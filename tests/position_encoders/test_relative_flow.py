@@ -1,4 +1,4 @@
-"""Flows over distances: their starts, what is trained of them, and far distances."""
+"""Flows over distances: initialisation, trained parameters, and far distances."""
 
 import helpers as h
 import pytest
@@ -52,7 +52,7 @@ FLOW = "zero at the start: dynamics.weight2, dynamics.bias2, start.values"
 SILENT = {
     **{(form, 1.0): FLOW for form in FORMS[:3]},
     ("xl", 1.0): "zero at the start: u, projection.weight",
-    # W_R stays: were r zero as well, neither would learn.
+    # W_R is not zeroed: if r and W_R were both zero, neither would learn.
     ("xl", 0.0): "zero at the start: start.values, dynamics.weight2, dynamics.bias2, u",
 }
 
@@ -77,7 +77,7 @@ def test_a_warm_start_silences_what_is_not_zero_and_learns():
 
 
 def gradients(module):
-    """Whether each parameter that scores distances would move."""
+    """For start.values and projection.weight, whether the gradient is not zero."""
     names = ("start.values", "projection.weight")
     return [bool(p.grad.any()) for n, p in module.named_parameters() if n in names]
 
@@ -94,7 +94,7 @@ def test_log_time_brings_far_distances_near():
     assert float(table[-1].norm()) < 10 * float(table[LENGTH].norm())
     far = [float((table[4 * LENGTH - d] - table[4 * LENGTH]).norm()) for d in (1, 3 * LENGTH)]
     near = float((table[1] - table[0]).norm())
-    assert far[0] < near / 10  # one token further, far away
+    assert far[0] < near / 10  # one token further, at a far distance
     assert far[0] < far[1] < 2 * LENGTH * near
 
 

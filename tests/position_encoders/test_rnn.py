@@ -1,4 +1,4 @@
-"""The recurrence of Table 6: its counts, its steps, its start."""
+"""The recurrence of Table 6: parameter counts, steps, and initialisation."""
 
 import helpers as h
 import pytest

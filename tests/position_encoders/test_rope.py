@@ -78,7 +78,7 @@ def test_learned_frequencies_start_as_the_fixed_ones():
 
 
 def test_pairs_that_cannot_be_read_as_complex_numbers_turn_alike():
-    x = torch.randn(2, 3, 5, 9)[..., :8]  # rows begin at odd places
+    x = torch.randn(2, 3, 5, 9)[..., :8]  # rows start at odd offsets in memory
     angles = torch.randn(5, 4)
     turned = turn_pairs(x, angles.cos(), angles.sin())
     expected = turn_pairs(x.contiguous(), angles.cos(), angles.sin())

@@ -1,4 +1,4 @@
-"""The rotation flow: its exponential, its rows far out, its start, and where it ends."""
+"""The rotation flow: its matrix exponential, far rows, initialisation, and overflow."""
 
 import helpers as h
 import pytest
@@ -47,7 +47,7 @@ def test_the_exponential_and_its_gradient_are_torchs(angle, dtype, tolerance):
 @pytest.mark.parametrize(("dtype", "rounding"), [(torch.float32, 3e-4), (torch.float64, 1e-11)])
 @pytest.mark.parametrize("frequency", [0.3, 30.0])
 def test_rows_far_out_are_exact_up_to_rounding(frequency, dtype, rounding):
-    """Too few or too many squarings of the exponential leave small angles right, but not these rows."""
+    """A wrong number of squarings in the exponential shows in these rows, but not at small angles."""
     model = h.build("rotation_flow", target="hidden", rotation_frequency=frequency).to(dtype)
     (stack, name, signal), last = h.signals(model)[0], 399
     with torch.no_grad():

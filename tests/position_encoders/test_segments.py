@@ -1,4 +1,4 @@
-"""Positions of documents, whose sentences a separator ends: FLOATER's times from data, and BiPE."""
+"""Positions in documents whose sentences end in a separator: FLOATER's gaps in time, and BiPE."""
 
 import forcing
 import helpers as h
@@ -26,7 +26,7 @@ every_use = pytest.mark.parametrize(("encoder", "target", "options"), CASES.valu
 
 
 def documents(left=True):
-    """A batch of both sides; tokens 1 and 2 + b % 2 of sentence b end a segment."""
+    """A batch of sources and targets; tokens 1 and 2 + b % 2 of sentence b end a segment."""
     batch = h.source_batch(left), h.target_batch()
     for words in batch:
         for b, sentence in enumerate(words):
@@ -37,7 +37,7 @@ def documents(left=True):
 
 
 def numbers(b, i):
-    """The segment of each token number ``i`` of sentence b, and its place in that."""
+    """The segment number of each token ``i`` of sentence b, and its position in the segment."""
     segments = (i > 1).long() + (i > 2 + b % 2).long()
     return segments, i - torch.tensor([0, 2, 3 + b % 2])[segments]
 
@@ -47,7 +47,7 @@ def test_time_moves_on_where_a_sentence_ends(gap, blocks):
     model = h.visible("floater", blocks, floater_gap=gap, dropout=0.0, **ALONE, **RK4)
     place = lambda b, i: i + gap / 0.1 * numbers(b, i)[0]  # noqa: E731
     assert largest_difference(model, *documents(), place) <= 2e-5
-    if blocks == "all":  # ... whose rows are made anew while training, for the flow learns
+    if blocks == "all":  # training recomputes the rows, since the flow learns
         assert largest_difference(model.train(), *documents(), place) <= 2e-5
 
 
@@ -94,7 +94,7 @@ def test_queries_and_keys_are_turned_by_the_segments_number(side):
 @every_use
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_segments_keep_the_contract(encoder, target, options, left):
-    """Padding counts for nothing, decoding is teacher forcing, and beams keep their segments."""
+    """Padding changes nothing, decoding equals teacher forcing, and beams keep their segments."""
     model = h.visible(encoder, target=target, **options)
     source, target_in = documents(left)
     without = h.visible(encoder, target=target, **{**options, "position_separator": "w0"})

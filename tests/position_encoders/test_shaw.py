@@ -12,7 +12,7 @@ CLIP = 5
 @every_stack
 @torch.no_grad()
 def test_keys_are_those_of_wav2vec2_bert(side, monkeypatch):
-    """Class compared with: transformers' Wav2Vec2BertSelfAttention, ``relative_key``."""
+    """Compared with transformers' Wav2Vec2BertSelfAttention, ``relative_key``."""
     transformers = pytest.importorskip("transformers")
     # PyPI's torchaudio, which fairseq wants, does not load beside a torch without CUDA.
     monkeypatch.setattr("transformers.utils.is_torchaudio_available", lambda: False)

@@ -1,4 +1,4 @@
-"""Positions for one side alone: that side is the model's with both, the other the model's with none."""
+"""`--position-sides`: one side as in a model with positions on both, the other as with none."""
 
 import helpers as h
 import pytest
@@ -17,7 +17,7 @@ every_side = pytest.mark.parametrize("side", ["source", "target"])
 
 
 def models(side, *case, **options):
-    """One with positions on ``side``, and with the same parameters one with both and one with none."""
+    """Models with positions on ``side``, on both sides and on none, with the same parameters."""
     one = h.visible(*case, position_sides=side, **options)
     both, none = h.build(*case, **options).eval(), h.build("none").eval()
     h.randomise_positions(both)

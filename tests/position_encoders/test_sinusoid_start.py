@@ -8,8 +8,8 @@ from fairseq_floater.ode import ENGINES
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_at, sinusoid_rows
 from fairseq_floater.position_encoders.transforms import Places
 
-# Largest difference over 64 tokens: the fastest channel turns by a radian a token, and what a step of an
-# engine leaves, adds up. dopri5 has a tolerance, collocation's grid a finest step.
+# Largest difference over 64 tokens: the fastest channel turns by a radian a token, and the errors of an
+# engine's steps add up. dopri5 is limited by its tolerance, collocation by its finest step.
 ERRORS = {"dopri5": 1e-2, "midpoint": 5e-3, "collocation": 5e-3}
 
 
@@ -37,7 +37,7 @@ def test_the_first_of_the_chosen_blocks_begins_as_it():
 
 
 def test_a_thousand_positions_keep_to_it():
-    """fairseq's own rows are off by 6e-5 there, in float32."""
+    """fairseq's own rows in float32 are off by 6e-5 at that length."""
     model = started(floater_solver="rk4_hermite", position_blocks="input").eval()
     table = h.tables(model, 1000)[0]
     assert h.difference(table[:, 0, 0], sinusoid_rows(1000, 64, h.PAD)) <= 2e-4

@@ -1,4 +1,4 @@
-"""What the convolution and the recurrence over tokens keep of a step of decoding."""
+"""The inputs that the convolution and the token recurrence keep between decoding steps."""
 
 import helpers as h
 import pytest

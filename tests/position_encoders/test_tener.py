@@ -8,7 +8,7 @@ from attention_oracles import sinusoid
 
 @torch.no_grad()
 def test_with_the_key_term_the_logits_are_those_of_the_authors_code():
-    """It has (q_i + v) R_(j-i) + k_j R_(i-j): ours, where every sine's channel is negated."""
+    """It has (q_i + v) R_(j-i) + k_j R_(i-j), which is ours with every sine channel negated."""
     stack, x = one.stack_of("encoder", "tener", tener_key_term=True), one.stream()
     part, (q, k, _) = stack.layers[0].positions, one.heads_of(stack, x)
     signs = torch.tensor([-1.0, 1.0]).repeat(8)

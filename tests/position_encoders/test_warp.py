@@ -1,4 +1,4 @@
-"""CAPE, SHAPE and randomised positions beside their papers' formulas, and what all encoders make of them."""
+"""CAPE, SHAPE and randomised positions against their papers' formulas, and in every encoder."""
 
 import math
 
@@ -32,11 +32,11 @@ WARP = "fairseq_floater.position_encoders.warp"
 
 
 def draw(monkeypatch, factors):
-    """Let the next batches have these factors, [B, 1]."""
+    """Make the next batches draw ``factors`` [B, 1]."""
     monkeypatch.setattr(f"{WARP}.drawn_factors", lambda law, sentences, device: factors)
 
 
-# The published formulas, written out; `model` is the sinusoid's, whose first block's input shows them.
+# The published formulas. The first block's input of a `sinusoidal` model shows the positions.
 
 
 def uniform(low, high, *shape):
@@ -53,7 +53,7 @@ def cape(padding):
 
 
 def shape(padding):
-    """Kiyono et al. 2021: i + k with a whole number k below K for each sentence and side."""
+    """Kiyono et al. 2021: i + k, with one whole number k < K for each sentence and side."""
     return [numbers(side) + uniform(0, 500, 3, 1).floor() for side in padding]
 
 
@@ -74,7 +74,7 @@ def numbers(is_padding):
 )
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_sinusoid_enters_at_the_places_of_the_paper(options, formula, part, seed):
-    """Real ones are rounded to the nearest sixteenth of a token, SHAPE's are whole."""
+    """Fractional positions are rounded to 1/16 of a token; SHAPE's are whole numbers."""
     batch = h.source_batch(left=False), h.target_batch()
     padding = [tokens.eq(h.PAD) for tokens in batch]
     model = model_of("sinusoidal", blocks="input", **options).train()
@@ -103,7 +103,7 @@ def test_the_laws_are_those_asked_for():
         assert float(drawn.std()) == pytest.approx(1 / 3**0.5, abs=0.03)
     counts = drawn_shifts(Shifting(0, 5, whole=True), torch.ones(5000)).long().flatten().bincount()
     assert len(counts) == 5 and (counts - 1000).abs().max() < 120
-    filling = Shifting.read("fill:12")  # n = 8: 0 .. 4
+    filling = Shifting.read("fill:12")  # shifts 0 .. 4 for n = 8
     counts = drawn_shifts(filling, torch.full((5000,), 8)).long().flatten().bincount()
     assert len(counts) == 5 and (counts - 1000).abs().max() < 120
     assert not drawn_shifts(filling, torch.tensor([12, 13, 40])).any()
@@ -133,7 +133,7 @@ def test_evaluation_stands_where_training_stood_on_average():
     assert h.difference(rows[0].float(), mean) < 1
     assert rows[0].tolist() == [round((i + 1) * 65 / 8) - 1 for i in range(7)]
     assert count == int(rows.max()) + 1
-    floats = WarpLaw(random=Drawing(64, whole=False))  # in parts of a token, 64 of them
+    floats = WarpLaw(random=Drawing(64, whole=False))  # rows are 1/64 of a token apart
     mean = chosen_positions(floats.random, padding).float().mean(0)
     found, count, _ = EvenSpacing.of_source(floats, padding).rows(numbers(padding))
     assert h.difference(found[0].float(), mean) < 64
@@ -150,13 +150,13 @@ def test_more_tokens_than_positions_are_an_error():
     assert chosen_positions(Drawing(8), padding)[0].tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7]
 
 
-# What every encoder makes of them.
+# Every encoder with continuous positions.
 
 
 @every_continuous
 @pytest.mark.parametrize("options", [CAPE, {"position_random": 64}, FLOATS], ids=str)
 def test_training_is_seeded_and_reaches_every_parameter(encoder, target, options):
-    # Where all positions lie past FIRE's threshold, that has no gradient.
+    # FIRE's threshold would get no gradient if all positions lay beyond it.
     model = model_of(encoder, target, **takes(encoder, target, options), fire_threshold=4096)
     batch = h.source_batch(), h.target_batch()
     real = batch[1].ne(h.PAD)
@@ -176,7 +176,7 @@ MOVES = {
 @every_continuous
 @pytest.mark.parametrize(("options", "law"), MOVES.values(), ids=MOVES)
 def test_a_token_stands_where_the_draw_says(encoder, target, options, law, monkeypatch):
-    """Token i where token ``times`` * i + ``first`` of a model without draws stands."""
+    """Token i gets position ``times`` * i + ``first`` of a model without draws."""
     times, first = law
     model, plain = model_of(encoder, target, **options), model_of(encoder, target)
     plain.load_state_dict(model.state_dict())
@@ -197,7 +197,7 @@ def test_a_token_stands_where_the_draw_says(encoder, target, options, law, monke
 
 @every_continuous
 def test_source_and_target_share_their_factor(encoder, target, monkeypatch):
-    """A sentence of a batch is stretched as it is alone under its own factor."""
+    """A sentence in a batch gets the same output as alone with its own factor."""
     model = model_of(encoder, target, position_stretch="0.5:2.5")
     source, target_in = h.source_batch(), h.target_batch()
     torch.manual_seed(3)
@@ -224,7 +224,7 @@ def test_nothing_is_drawn_in_evaluation(encoder, target):
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 @pytest.mark.parametrize("limit", [64, "float:50.5"])
 def test_even_spacing_keeps_the_contract(encoder, target, left, limit, monkeypatch):
-    """Padding counts for nothing, decoding is teacher forcing, and beams keep their sentence's gap."""
+    """Padding changes nothing, decoding equals teacher forcing, and beams keep their spacing."""
     model = model_of(encoder, target, position_random=limit).eval()
     source, target_in = h.source_batch(left), h.target_batch()
     together = h.log_probs(model, source, target_in)
@@ -233,7 +233,7 @@ def test_even_spacing_keeps_the_contract(encoder, target, left, limit, monkeypat
         > 0.01
     )
     with monkeypatch.context() as patch:
-        patch.setattr(KeptTable, "_computed", None)  # tables are kept
+        patch.setattr(KeptTable, "_computed", None)  # no table is recomputed
         assert h.difference(h.log_probs(model, source, target_in), together) == 0
     assert_padding_moves_nothing(model, source, target_in)
     assert_beams_keep_their_sentence(model, 2, left)
@@ -272,7 +272,7 @@ def test_a_shared_shift_that_fills_a_range_leaves_room_for_the_longer_side(monke
         assert source.shift is target.shift
         largest = largest.maximum(source.shift)
     assert largest.flatten().tolist() == [15 - 9, 15 - 11, 15 - 12]
-    assert target.rows(numbers(batch[1].eq(h.PAD)))[1] == 16  # and one to spare
+    assert target.rows(numbers(batch[1].eq(h.PAD)))[1] == 16  # one more than needed
 
 
 def test_every_process_draws_its_own(monkeypatch):

@@ -1,4 +1,4 @@
-"""What `--position-stretch`, `-shift`, `-jitter` and `-random` may be, and with whom."""
+"""Valid `--position-stretch`, `-shift`, `-jitter` and `-random`, and encoders that take them."""
 
 import logging
 from argparse import Namespace

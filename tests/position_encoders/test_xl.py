@@ -1,4 +1,4 @@
-"""Transformer-XL's logits in XLNet's form, against the equations, fairseq's and transformers' own."""
+"""Transformer-XL's logits against transformers' XLNet, initialisation, and stretched distances."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ every_stack = pytest.mark.parametrize("side", ["encoder", "decoder"])
 @every_stack
 @torch.no_grad()
 def test_both_stacks_are_xlnets_attention(side):
-    """Class compared with: transformers' XLNetRelativeAttention, ``attn_type`` bi and uni."""
+    """Compared with transformers' XLNetRelativeAttention, ``attn_type`` bi and uni."""
     transformers = pytest.importorskip("transformers")
     from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
 
@@ -37,7 +37,7 @@ def test_both_stacks_are_xlnets_attention(side):
         positional_embedding=XLNetModel.positional_embedding,
     )
     rows = XLNetModel.relative_positional_encoding(model, one.LENGTH, one.LENGTH, bsz=2)
-    # Its sines come first, then its cosines.
+    # XLNet puts all sines before the cosines.
     weight = block.positions.projection.weight.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1)
     projected = (rows @ weight.T).unflatten(2, (4, -1))
     hidden = one.causal_mask(stack).lt(0).float()[:, :, None, None].expand(-1, -1, 2, -1)

@@ -1,4 +1,4 @@
-"""xPos beside x-transformers' rotary embedding with its scales."""
+"""xPos against x-transformers' scaled rotary embedding."""
 
 import helpers as h
 import one_attention as one
@@ -11,7 +11,7 @@ HEAD = 16
 
 
 def turned(stack, x, places):
-    """q and k as x-transformers leaves them, its scales in a decoder alone."""
+    """q and k as rotated by x-transformers, scaled in a decoder only, and v."""
     package = pytest.importorskip("x_transformers.x_transformers")
     spec = stack.positions.spec
     oracle = package.RotaryEmbedding(
@@ -54,5 +54,5 @@ def test_what_float16_cannot_hold_is_an_error():
 
 
 def test_values_are_never_turned():
-    model = h.build("xpos", target="attention", rope_values=True)  # of another encoder
+    model = h.build("xpos", target="attention", rope_values=True)  # an option of rope
     assert model.encoder.positions.is_relative(model.encoder.positions.spec.options)

@@ -1,4 +1,4 @@
-"""Models whose positions training moves."""
+"""Models with `--position-stretch`, `-shift` or `-jitter`, and encoders that take them."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def model_of(encoder, target="hidden", blocks="all", **options):
 
 
 def takes(encoder, target, options):
-    """What of ``options`` the encoder can take."""
+    """Return ``options``, reduced or changed to what the encoder accepts."""
     cls = encoder_class(encoder, target)
     own = encoder_options(build(encoder, target=target).cfg)
     if cls.is_relative(own):

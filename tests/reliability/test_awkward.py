@@ -17,7 +17,7 @@ from fairseq_floater.data.number_words import write_numbers
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """An empty folder, which is the working one too: odd words may name files."""
+    """An empty working folder: odd words may name files in it."""
     folder = tmp_path_factory.mktemp("security")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -39,7 +39,7 @@ TOUCHING = "a 'b\" $(touch pwned) `touch pwned`;touch pwned -x &é"
     folder=NAMES,
 )
 def test_any_name_of_a_file_works(place, name, folder):
-    """Given by itself after ./ or =, or with its folder; and it comes back in the result as it was."""
+    """A name is given after ./ or =, or with its folder, and comes back unchanged in the result."""
     (place / folder).mkdir(exist_ok=True)
     hypotheses, raw = place / folder / name, Path(folder) / f"{name}.ref"
     hypotheses.write_text("a b c d e\n")
@@ -74,7 +74,7 @@ def run(script, *words, cwd):
 
 
 def shown(output):
-    """The commands that a dry run prints, as bash reads them: one list of words each, no `> FILE`."""
+    """Return the commands of a dry run as lists of words, as bash reads them, without `> FILE`."""
     return [
         subprocess.run(
             ["bash", "-c", f'printf "%s\\0" {line}'], capture_output=True, text=True, check=True

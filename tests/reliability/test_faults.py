@@ -19,7 +19,7 @@ from fairseq_floater.checkpoints.reading import load_checkpoint
 from fairseq_floater.checkpoints.resume import repair_last
 from fairseq_floater.files import remove_folder, write_text, write_whole
 
-# Of so many kills how many go to which tool: quick ones bear the most.
+# Each tool's share of the kills; quick tools get the most.
 SHARES = {
     "numbers": 40,
     "score": 36,
@@ -58,22 +58,22 @@ def test_many_kills_lose_nothing(inputs, tmp_path, name):
 
 def test_ctrl_c_is_one_word(inputs, tmp_path):
     folder = fresh(tmp_path / "run", inputs)
-    # Enough lines for it to be at work still, on any machine.
+    # So many lines that the command is still at work on any machine.
     words = ["300000" if word == "2000" else word for word in TOOLS["numbers"].words]
-    # Where these tests run in the background of a shell, Ctrl-C is ignored, and children inherit that.
+    # A shell's background jobs ignore Ctrl-C, and children inherit that.
     ours = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = start(TOOLS["numbers"], folder, words)
     finally:
         signal.signal(signal.SIGINT, ours)
-    await_change(process, folder, "")  # before that Python is still importing
+    await_change(process, folder, "")  # before that, Python is still importing
     process.send_signal(signal.SIGINT)
     assert ended(process) == 130
     assert (folder / "messages").read_text() == "Interrupted.\n"
     assert not contents(folder, TOOLS["numbers"], hidden=True)
 
 
-# What the kills brought to light, each by itself.
+# Faults that the kills revealed, tested one by one.
 
 
 def test_what_a_killed_writer_left_goes_with_the_next_writing(tmp_path):

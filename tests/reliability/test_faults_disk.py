@@ -1,4 +1,4 @@
-"""A disk that fills up, a folder that becomes read-only, a lost mount: said, nothing lost, gone on with."""
+"""A disk that fills up, a folder that becomes read-only, a lost mount: reported, and nothing is lost."""
 
 import contextlib
 import functools
@@ -26,7 +26,7 @@ TOOLS_ON_A_DISK = ["average", "warm-start", "s2l split", "score", "prepare_text.
 LOSSES = 4  # moments at which a mount is lost, for each tool
 FULL = "No space left on device"
 READ_ONLY = "Read-only file system"
-# Rows of a table: the fault, and what these tests hold the tools to.
+# Rows of the table of docs/reliability.md: the fault, and what these tests require.
 FILLS_UP = (
     f'disk fills up while writing | one sentence with the file and "{FULL}", exit code 1; the old '
     "result unchanged; once there is room, the undisturbed result"
@@ -43,7 +43,7 @@ IN_TRAINING = (
 
 
 def on_a_disk(quick):
-    """Every tool, those slow that are not ``quick``: the default run is to stay short."""
+    """Parametrise over every tool; all but ``quick`` are slow, which keeps the default run short."""
     marked = [n if n == quick else pytest.param(n, marks=pytest.mark.slow) for n in TOOLS_ON_A_DISK]
     return pytest.mark.parametrize("name", marked)
 
@@ -92,7 +92,7 @@ def _size(folder):
 
 
 def _fill(path, spare):
-    """Leave ``spare`` bytes of the disk."""
+    """Fill the disk up to ``spare`` bytes."""
     free = shutil.disk_usage(path.parent).free - spare
     with path.open("wb") as file:
         file.write(bytes(max(free, 0)))
@@ -118,7 +118,7 @@ def test_a_folder_that_becomes_read_only(inputs, tmp_path, name):
 
 @on_a_disk(quick="s2l split")
 def test_a_mount_that_is_lost(inputs, tmp_path, name):
-    """At random moments of a run; what it reads is there, what it writes to is gone."""
+    """The mount of the output is lost at a random moment; the input stays."""
     tool = TOOLS[name]
     whole = undisturbed(tool, tmp_path / "whole", inputs)
     moments = random.Random(1)
@@ -133,7 +133,7 @@ def test_a_mount_that_is_lost(inputs, tmp_path, name):
             unmount(folder / "out")
             code = ended(process)
             said = (folder / "messages").read_text(errors="replace")
-            # fairseq's readers of data have a destructor that fails where their file was not there.
+            # The destructor of fairseq's data readers fails if their file was not there.
             own = re.sub(
                 r"Exception ignored in: <function MMapIndexedDataset.*?\nAttributeError.*?\n",
                 "",
@@ -148,7 +148,7 @@ def test_a_mount_that_is_lost(inputs, tmp_path, name):
             finish(tool, folder)
             check_the_same(tool, folder, whole)
             tally.count("disks", LOST, tool.title)
-    assert noticed  # else it was never lost in time
+    assert noticed  # otherwise no mount was lost in time
 
 
 # Training.
@@ -156,7 +156,7 @@ def test_a_mount_that_is_lost(inputs, tmp_path, name):
 
 @contextlib.contextmanager
 def full_in_training(folder, checkpoints):
-    """A disk with room for so many more checkpoints."""
+    """Fill the disk, except for room for ``checkpoints`` more checkpoints."""
     with small_disk(folder / "out", "64m"):
         fill = folder / "out" / ".fill"
 

@@ -43,7 +43,7 @@ def _quiet(monkeypatch):
 
 
 class Runs:
-    """A pickle of this touches a file when it is loaded by a pickle module that trusts it."""
+    """Its pickle runs ``call`` when it is loaded without restrictions."""
 
     def __init__(self, call, *args):
         self.call, self.args = call, args
@@ -76,7 +76,7 @@ def foreign(path):
 def test_nothing_in_a_checkpoint_runs(tmp_path, kind):
     touched, path = tmp_path / "touched", tmp_path / "evil.pt"
     path.write_bytes(foreign(touched)[kind])
-    # Trusted, it would run: the test would notice.
+    # Loaded without restrictions it runs, so the test would notice.
     if "old" not in kind and "counter" not in kind:
         with warnings.catch_warnings():
             loaded = (

@@ -1,7 +1,7 @@
-"""Large inputs: memory that grows with the number of lines as documented, and not with that of checkpoints.
+"""Large inputs: memory grows with the number of lines as documented, but not with that of checkpoints.
 
 `FLOATER_LOAD_LINES=1000000 bash scripts/test.sh -m slow tests/reliability/test_load.py -rP` prints what
-docs/reliability.md shows; without the variable it is a fifth of that. Seconds are printed, never asserted.
+docs/reliability.md shows; without the variable, a test has a fifth of these lines. Seconds are not asserted.
 """
 
 import os
@@ -22,7 +22,7 @@ LINES = int(os.environ.get("FLOATER_LOAD_LINES", 200_000))
 CHECKPOINTS = 20
 MEGABYTE = 1 << 20
 
-# A process begins with its parent's peak: that of these tests, with torch in it, is too large.
+# A process inherits its parent's peak memory; that of these tests, with torch in it, is too large.
 BETWEEN = """
 import resource, subprocess, sys
 code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL)
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 
 def measured(name, *words):
-    """Run a command to its end; its peak memory in bytes, printed with seconds and CPU seconds."""
+    """Run a command to its end and print its costs; return its peak memory in bytes."""
     begun = time.monotonic()
     command = [sys.executable, "-c", BETWEEN, *FLOATER, *map(str, words)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True)
@@ -49,7 +49,7 @@ def measured(name, *words):
 
 
 def sentences(count, seed):
-    """Of 5 to 45 words (one in fifty of up to 120) out of 2,000, which subwords can be learned of."""
+    """Yield sentences of 5 to 45 words (one in fifty: up to 120) from a vocabulary of 2,000."""
     words = random.Random(0)
     letters = "abcdefghijklmnopqrstuvwxyzäöü"
     known = ["".join(words.choices(letters, k=words.randint(2, 10))) for _ in range(2_000)]
@@ -66,7 +66,7 @@ def write(path, lines):
 
 
 def damaged(line, number):
-    """Every third word is lost, beginning with another one in each sentence."""
+    """Drop every third word, starting at another one in each sentence."""
     return " ".join(w for i, w in enumerate(line.split()) if (i + number) % 3)
 
 
@@ -87,7 +87,7 @@ def test_scoring(tmp_path):
 
 @pytest.mark.parametrize("kind", ["raw", "encoded"])
 def test_splitting(tmp_path, kind):
-    """Of raw text, subwords are learned first: what they are learned from is held, up to a limit."""
+    """Raw text: the text that subwords are learned from is held in memory, up to a limit."""
     peaks = []
     for count in (LINES // 10, LINES):
         raw = tmp_path / f"raw{count}"

@@ -1,4 +1,4 @@
-"""What the tests of results share."""
+"""Fixtures of the tests of results."""
 
 import shutil
 
@@ -50,5 +50,5 @@ def copy(work, tmp_path):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Spares tests of the measures the drawing of dozens of panels."""
+    """Skip the drawing of dozens of panels in tests of the measures."""
     monkeypatch.setattr(position_figure, "draw", lambda tracks, output, **words: None)

@@ -1,4 +1,4 @@
-"""The figure of positions inside attention: each term beside what attention itself does with it."""
+"""The figure of positions inside attention: each term compared with what attention computes."""
 
 import dataclasses
 import json
@@ -87,7 +87,7 @@ def test_a_turn_is_the_angle_of_each_pair(partial):
 
 
 RANDOM = torch.Generator().manual_seed(3)
-# By distance, -40 in row 0: what queries meet, what keys meet, what values get, what needs no token.
+# Row 0 is distance -40. A acts on queries, B on keys, V on values; ALONE needs no token.
 A, B, V, ALONE = torch.randn(4, 80, HEADS, WIDTH, generator=RANDOM)
 
 
@@ -123,7 +123,7 @@ def test_terms_that_see_tokens_are_read_through_the_hooks(monkeypatch):
     cosines = torch.einsum("mhd,nhd->mn", unit, unit) / HEADS
     assert found[1, "content"].image == pytest.approx(cosines, abs=1e-5)
     assert found[1, "values"].values == pytest.approx(V[rows].norm(dim=-1).T, abs=1e-4)
-    # That is the deviation where channels of tokens are independent: of some that are drawn.
+    # For tokens with independent channels, this norm is the standard deviation; draw some to check.
     q = torch.randn(4_000, HEADS, 1, WIDTH, generator=RANDOM)
     k = torch.randn(4_000, HEADS, 3, WIDTH, generator=RANDOM)
     drawn = Reading(0, None).bias(q, k, [torch.tensor([[39, 40, 45]])])[:, :, 0]
@@ -175,7 +175,7 @@ def test_the_figure_tells_of_distances_that_training_lacks(tmp_path, undrawn):
 
 def test_biases_at_zero_leave_nothing_to_draw(tmp_path):
     path = save_model(tmp_path / "model.pt", "t5")
-    with pytest.raises(CheckpointError, match="T5 bias.* tells no positions apart"):
+    with pytest.raises(CheckpointError, match="T5 bias.* does not distinguish positions"):
         plot_positions(path, tmp_path / "out.png")
 
 

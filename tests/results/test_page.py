@@ -36,7 +36,7 @@ def test_the_tables_hold_the_scores_in_order(work, written):
                 interval = f"{measure['low']:.{digits}f} to {measure['high']:.{digits}f}"
                 assert interval in " ".join(shown)
     gain = bins["all"]["systems"]["rope-b"]["loss_against_baseline"]
-    # Of sentences the difference is none by chance; of two training seeds nothing is known so surely.
+    # The difference is significant over sentences, but not over two training seeds.
     assert gain["p_value"] < 0.05 < gain["p_seeds_holm"]
     shown = page.tables[0][1][-1][1]
     assert "≈" in shown and f"p {gain['p_seeds_holm']:.3f}" in " ".join(shown)

@@ -1,4 +1,4 @@
-"""What a page reads of a folder: the runs that its scores are of, their logs, bins or whole test sets."""
+"""What a page reads from a folder: the scored runs, their logs, and bins or whole test sets."""
 
 import json
 import re
@@ -23,13 +23,13 @@ def test_runs_that_are_not_whole_and_lengths_that_were_not_scored_are_left_out(c
 
 
 def test_runs_that_the_scores_are_not_of_are_left_out(copy):
-    """They may have been finished since, or belong to seeds that were not asked for."""
+    """Such runs may be newer than the scores, or belong to seeds that were not asked for."""
     with changed(copy / "s2l.json") as scores:
         assert set(scores["runs"]) == set(LABELS) and len(scores["runs"]["rope-b"]) == 2
         del scores["runs"]["rope-b"][0]
     found = read_work(copy)
     assert {s.name: list(s.runs) for s in found.systems} == {"plain-a": ["1", "2"], "rope-b": ["2"]}
-    # Both under the seed that both have: the second one.
+    # Both systems are shown under the seed that both have, the second.
     longest = read_examples(found, 1)[-1]
     stops = [min(STOPS[name, 2], longest.length) for name in LABELS]
     assert [t.length for t in longest.translations] == stops
@@ -39,7 +39,7 @@ def test_what_is_by_length_is_drawn_by_length(copy):
     with changed(copy / "s2l.json") as scores:
         scores["stopping"] = {"rope-b": 0.25}
     page = page_of(copy).text
-    assert "<dt>BLEU that told lengths give back</dt><dd>RoPE 25%</dd>" in page
+    assert "<dt>BLEU regained with told lengths</dt><dd>RoPE 25%</dd>" in page
     for title in ("Loss", "BLEU"):
         chart = page.partition(f"<figcaption>{title} by source length ")[2].partition("</svg>")[0]
         ticks = re.findall(r'y="\d+" text-anchor="middle">(.*?)<', chart)[::2]

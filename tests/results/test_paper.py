@@ -1,4 +1,4 @@
-"""The paper's tables beside runs of ours: which cell a run answers to, and that none is dropped."""
+"""The paper's tables beside our runs: each run finds its cell, and none is dropped."""
 
 import json
 from pathlib import Path
@@ -108,13 +108,13 @@ def test_seeds_are_averaged_with_their_spread(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"arch": "transformer_tiny"}, "transformer_tiny, en-de is no column of Table 2"),
-        ({"source": "de", "target": "en"}, "transformer_wmt_en_de, de-en is no column of Table 2"),
-        ({"encoder": "none", "position_target": "hidden"}, "none is no row of the paper's tables"),
-        ({"encoder": "plain", "position_target": "None"}, "plain is no row of the paper's tables"),
+        ({"arch": "transformer_tiny"}, "transformer_tiny, en-de is not a column of Table 2"),
+        ({"source": "de", "target": "en"}, "transformer_wmt_en_de, de-en is not a column"),
+        ({"encoder": "none", "position_target": "hidden"}, "none is not a row of the paper's"),
+        ({"encoder": "plain", "position_target": "None"}, "plain is not a row of the paper's"),
         ({"scratch": "yes"}, "was trained from random parameters"),
-        ({"base": "no"}, "is without fairseq's sinusoid"),
-        ({"position_target": "hidden"}, "has target hidden, the row is of qkv"),
+        ({"base": "no"}, "has no fairseq sinusoid"),
+        ({"position_target": "hidden"}, "has target hidden, the row is for qkv"),
         ({"options": "--floater-delta 0.01"}, "has further options, --floater-delta 0.01"),
         ({"encoder": "rnn", "options": "--rnn-layers 2 --rnn-input vector"}, "is not in Table 6"),
         ({"encoder": "rnn", "blocks": "input"}, "is not in Table 6"),
@@ -152,7 +152,7 @@ def test_the_same_seed_of_another_experiment_is_no_second_seed(tmp_path):
         save_run(tmp_path / name / "floater-all-qkv", bleu)
     tables = collect_paper_tables(tmp_path)
     assert tables.to_json_dict()["outside"] == [
-        {"run": "b/floater-all-qkv", "reason": "seed 1 of its cell is a/floater-all-qkv"}
+        {"run": "b/floater-all-qkv", "reason": "seed 1 of its cell is already a/floater-all-qkv"}
     ]
     assert "20.00" in tables.format_text() and "30.00" not in tables.format_text()
 
@@ -164,7 +164,7 @@ def test_a_cell_holds_runs_of_one_text_wmt14_before_others(tmp_path):
         save_run(tmp_path / "table2" / seed / "floater-all-qkv", bleu, seed=seed, wmt14="en-de")
     tables = collect_paper_tables(tmp_path)
     assert line(tables, "| all | floater | sacrebleu")[3] == "28.6 / 28.50 ± 0.71 (n = 2)"
-    reason = "is of another text than table2/1/floater-all-qkv in its cell"
+    reason = "has other data than table2/1/floater-all-qkv in its cell"
     assert tables.outside == [(f"{name}/floater-all-qkv", reason) for name in "ab"]
 
 
@@ -194,7 +194,7 @@ def test_another_test_set_than_the_papers_is_starred(tmp_path):
     save_run(tmp_path / "run", sentences=500)
     tables = collect_paper_tables(tmp_path)
     assert line(tables, "| all | floater | sacrebleu")[3] == "28.6 / 27.00 *"
-    assert "Starred: of another test set than newstest2014" in tables.format_text()
+    assert "Starred: on another test set than newstest2014" in tables.format_text()
 
 
 def test_table_6_has_bleu_and_parameters(tmp_path):
@@ -209,7 +209,7 @@ def test_table_6_has_bleu_and_parameters(tmp_path):
     assert names == [["flow"], ["rnn"], ["rnn2"], ["rnnv"]]
     first = ["floater", "28.57 / 27.00", "28.57 / 29.00", "526.3K / 1,606,656"]
     assert line(tables, "| floater |") == first
-    # And what it is of, once, though it answers to a cell of each table.
+    # The run is listed once, though it fills a cell of each table.
     of = ["flow", "3", "27.00", "29.00", "3003", "1,606,656", "-", "32,768 (8 GPUs)"]
     assert line(tables, "| flow |") == of
     second = ["rnn, layers 2, scalar input", "28.16 / 26.50", "28.16 / 28.50", "526.3K / 817,152"]
@@ -247,6 +247,6 @@ def test_the_command_shows_the_papers_numbers_wherever_a_run_answers_to_one(tmp_
     save_run(run.parent / "plain", encoder="plain", position_target="None")
     assert main(["table", str(run.parent), "--paper"]) == 0
     out = capsys.readouterr().out
-    assert "- plain: plain is no row" in out and "system" not in out
+    assert "- plain: plain is not a row" in out and "system" not in out
     assert main(["table", str(run.parent), "--paper", "--figure", "x.png"]) == 2
     assert main(["table", str(tmp_path / "nowhere")]) == 1

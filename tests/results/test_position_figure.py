@@ -169,7 +169,7 @@ def test_what_is_selected_is_drawn_and_what_is_left_out_is_said(tmp_path, undraw
     cross = {"base", "q", "k", "v", "cross_q", "cross_k", "cross_v"}
     assert {stream for stack, _, stream in named(figure) if stack == "decoder"} == cross
     assert {block for _, block, _ in named(figure)} == {1}
-    assert figure.notes == ["block 1 alone is shown, of blocks 1, 2"]
+    assert figure.notes == ["only block 1 is shown, of blocks 1, 2"]
     figure = draw(path, length=8, stack="decoder", streams=["cross_k", "q"], blocks=["2"])
     assert set(named(figure)) == {("decoder", 2, "q"), ("decoder", 2, "cross_k")}
     assert not figure.notes
@@ -226,7 +226,7 @@ def test_positions_of_a_roberta(tmp_path, encoder, tables, terms, undrawn):
     assert ("RoBERTa" in figure.model) == (encoder is None)
     if "base" in tables:
         state = torch.load(path, weights_only=True)["model"]
-        rows = state["encoder.sentence_encoder.embed_positions.weight"][2:]  # behind padding's
+        rows = state["encoder.sentence_encoder.embed_positions.weight"][2:]  # behind padding's row
         norm = named(figure)["encoder", 1, "base"]["norms"]["T"]
         assert norm == pytest.approx(float(rows[9].norm()), rel=1e-5)
     assert draw(path, trained_length=5).trained_lengths["source"] == 5

@@ -12,7 +12,7 @@ from fairseq_floater.results.position_figure import plot_models
 
 
 def test_several_models_share_one_picture_and_its_colours(tmp_path, monkeypatch):
-    """Of each model the rows of its own or, underneath, fairseq's; the sinusoid's are the largest."""
+    """Each panel shows a model's own rows or fairseq's underneath; the sinusoid's are the largest."""
     cases = {"sinusoidal": "base", "learned": "hidden", "floater": "q", "rnn": "hidden"}
     paths = [
         str(save_model(tmp_path / f"{n}.pt", n, "input", "hidden" if n == "rnn" else None))
@@ -42,5 +42,5 @@ def test_several_models_share_one_picture_and_its_colours(tmp_path, monkeypatch)
 def test_a_model_without_rows_has_no_panel(tmp_path):
     cases = (("learned", "hidden"), ("rope", "attention"))
     paths = [save_model(tmp_path / f"{n}.pt", n, target=t) for n, t in cases]
-    with pytest.raises(CheckpointError, match=r"rope\.pt has no rows .* RoPE"):
+    with pytest.raises(CheckpointError, match=r"rope\.pt has no position table .* RoPE"):
         plot_models([*map(str, paths)], str(tmp_path / "out.png"))

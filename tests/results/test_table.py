@@ -67,7 +67,7 @@ def test_systems_are_shown_by_their_short_label(tmp_path):
         save_run(tmp_path / "seeds", f"seed-{seed}/{system.name}", 30.5, system=system, seed=seed)
     labels = list(collect_results(tmp_path / "seeds").labels.values())
     assert labels == ["rotation_flow, stretched, seed 1", "rotation_flow, stretched, seed 2"]
-    # One label for two systems would tell them apart no more.
+    # Two systems that would share a label keep their names.
     wider = System("rope", scratch=True, options=("--position-stretch", "0.5:4"))
     for other in (wider, System("rope", scratch=True, options=stretched)):
         save_run(tmp_path / "both", other.name, 30.5, system=other)

@@ -56,7 +56,7 @@ def test_a_cell_has_median_and_range_of_its_seeds(tmp_path):
     text = tables.format_text()
     assert "| base | floater | 63.4 / - | 95.1 / - |" in text
     assert "large" not in text and "Table 4" not in text
-    assert "base rte: 156 updates an epoch, the recipe's 204" in text
+    assert "base rte: 156 updates an epoch, in the recipe 204" in text
 
 
 def test_race_and_squad_have_a_number_a_column(tmp_path):
@@ -68,7 +68,7 @@ def test_race_and_squad_have_a_number_a_column(tmp_path):
     assert "| large | floater | 83.3 / 83.00 | 87.1 / 87.00 | 81.7 / 81.00 |" in text
     squad = "| large | floater | 88.9 / - | 94.6 / - | 86.6 / 85.00 * | 89.5 / 88.00 * |"
     assert f"{squad} 86.6 / 86.00 * | 89.5 / 89.00 * |" in text
-    assert "Starred: of another number of examples than the published set" in text
+    assert "Starred: on another number of examples than the published set" in text
 
 
 def test_systems_and_sizes_that_the_paper_has_not(tmp_path):

@@ -1,4 +1,4 @@
-"""What attention with position biases computes, counted in elements rather than in seconds."""
+"""Attention with position biases: the cost of a decoding step, padding, masks, refused options."""
 
 import pytest
 import torch
@@ -35,18 +35,18 @@ def test_a_decoding_step_costs_the_same_at_every_position(target):
     costs = {}
     with torch.no_grad():
         encoder_out = model.encoder(sentence(6), src_lengths=torch.tensor([6]))
-        for stack, name, signal in signals(model):  # kept from here on, as in any search
+        for stack, name, signal in signals(model):  # keeps the tables, as a search does
             signal(1000, parts(stack, name), torch.float32)
         for length in (32, 1000):
             prefix = torch.randint(4, VOCABULARY, (1, length))
-            with WrittenElements() as written:  # without a cache: keys are the new token's alone
+            with WrittenElements() as written:  # no cached keys: only the new token's
                 model.decoder(prefix, encoder_out=encoder_out, incremental_state={})
             costs[length] = written.count
     assert costs[32] == costs[1000]
 
 
 def test_padding_in_front_is_finite_where_weights_are_formed():
-    """As in the fused attention, which takes a row that sees no key for zeros."""
+    """As in fused attention, where a query that sees no key reads zeros."""
     attention = PositionBiasedAttention(8, 2, self_attention=True).eval()
     x = torch.randn(5, 3, 8, requires_grad=True)
     padding = torch.arange(5) < torch.tensor([[2], [0], [4]])

@@ -25,7 +25,7 @@ def test_the_blocks_that_are_named_have_positions_and_no_other(encoder, blocks, 
         setattr(stack.layers[1], name, None)
     every.train().eval()  # forgets the tables
     assert h.difference(h.log_probs(every, *batch), found) <= h.TOLERANCE
-    if alone:  # without block 0, of which the base is a part
+    if alone:  # pruning block 0 would remove the base
         pruned = h.build(encoder, SOME, target, seed=5, **options, **KEEP).eval()
         pruned.load_state_dict(state, strict=True, model_cfg=pruned.args)
         del some.encoder.layers[0], some.decoder.layers[0]

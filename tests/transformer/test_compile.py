@@ -10,10 +10,10 @@ SIZES = {"encoder_embed_dim": 8, "encoder_ffn_embed_dim": 8, "encoder_layers": 1
 
 
 def check_compiled(encoder, *lengths):
-    """In training, where every table is computed."""
+    """Compare in training mode, where every table is computed."""
     torch._dynamo.reset()
     target = POSITION_ENCODERS[encoder].targets[0]
-    # A small delta: a flow is solved, and its error measured, in few steps to trace.
+    # With a small delta, solving a flow and measuring its error take few steps to trace.
     flow = {"floater_solver": "rk4_hermite", "floater_delta": 0.01}
     options = {"decoder_embed_dim": 8, **flow, **SIZES}
     stack = randomise_positions(build(encoder, "all", target, **options)).encoder

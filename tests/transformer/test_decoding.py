@@ -1,4 +1,4 @@
-"""What a step of decoding keeps, and what a search reorders."""
+"""The state that a decoding step keeps, and its reordering by a search."""
 
 import helpers as h
 import pytest
@@ -72,7 +72,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("leaves_after", [None, 20])
 def test_a_search_of_any_orders_leaves_the_keys_of_every_history(leaves_after):
-    """In place and by what changed, against whole copies of every row."""
+    """Reorder in place and only what changed; compare with full copies of every row."""
     generator = torch.Generator().manual_seed(leaves_after or 0)
     names = list(ORDERS)
     held, state, expected, changes = {}, {}, None, []
@@ -93,7 +93,7 @@ def test_a_search_of_any_orders_leaves_the_keys_of_every_history(leaves_after):
         held = reordered(held, order, changes[-1])
         expected = expected[order]
         assert torch.equal(held["prev_key"], expected)
-    # While the first token differs, all may; none that share it does when sentences stay.
+    # Once all rows share their first token, a change is None (perhaps all) only if sentences leave.
     assert (None in changes[10:]) == (leaves_after is not None)
     assert 0 in changes and any(c is not None and 0 < c < 5 for c in changes[10:])
 
@@ -106,7 +106,7 @@ def test_what_two_beams_share_is_not_written_again():
         held = appended(held, new_keys())
         changed = changed_tokens(state, torch.tensor(order))
         held = reordered(held, torch.tensor(order), changed)
-    assert changed == 2  # all beams descend from the third's first token
+    assert changed == 2  # all beams share the third one's first token
     held[ROOM][:, :, :, 0] = 7.0
     assert held["prev_key"][:, :, 0].eq(7).all()
 
@@ -164,7 +164,7 @@ SEARCHES = {
     ids=["rope", "floater", "linear"],
 )
 def test_any_order_of_hypotheses_keeps_each_with_its_source(case, options, order):
-    """A search of one's own may let hypotheses leave one by one, or mix those of several sentences."""
+    """A user's own search may drop hypotheses one by one, or mix those of several sentences."""
     model = h.build(*case, **options).eval()
     h.randomise_positions(model)
     source, copies = h.source_batch(lengths=(7, 4)), torch.arange(2).repeat_interleave(3)
@@ -178,7 +178,7 @@ def test_any_order_of_hypotheses_keeps_each_with_its_source(case, options, order
 @pytest.mark.parametrize("case", [("sinusoidal", "input", "hidden"), SPLIT["floater"]])
 @pytest.mark.parametrize("order", [[1, 0], [1, 1]])
 def test_the_sources_keys_among_the_targets_follow_their_sentence(case, order):
-    """With `--cross-self-attention` they stand in front of the tokens that a search reorders."""
+    """With `--cross-self-attention` they precede the target's keys, which a search reorders."""
     model = h.build(*case, cross_self_attention=True).eval()
     source = h.source_batch(lengths=(7, 4))
     targets = torch.cat([h.shifted(h.sentence(6, seed=i)) for i in range(2)])

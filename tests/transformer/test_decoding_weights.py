@@ -18,7 +18,7 @@ from fairseq_floater.transformer.decoding_weights import PreparedLinear
 
 EXPECTED = json.loads(make_stored.OUTPUTS.read_text())
 TRANSLATING = [case for case, stored in EXPECTED.items() if stored["hypotheses"]]
-# Of log-probabilities beside float32's: 0.05 and 0.17 (kerple; others 0.1) here.
+# Of log-probabilities against float32's; measured here: 0.05 and 0.17 (kerple; others 0.1).
 TOLERANCES = {"bfloat16": 0.1, "int8": 0.25}
 every_kind = pytest.mark.parametrize("weights", TOLERANCES)
 ROPE = ("rope", "all", "attention")
@@ -27,7 +27,7 @@ FLOATER = ("floater", "all", "qkv")
 
 @pytest.fixture(params=[*TOLERANCES, "_packed", "_inputs_first"])
 def weights(request, monkeypatch):
-    """Each kind of copy; those of float32 for all weights, whatever is fast on this machine."""
+    """Each kind of copy; both kinds of float32 are forced on all weights, whichever is faster."""
     if request.param in TOLERANCES:
         return request.param
     made = getattr(decoding_weights, request.param)
@@ -47,7 +47,7 @@ def batch():
 @every_kind
 @pytest.mark.parametrize("case", [c for c in TRANSLATING if c != make_stored.DONOR])
 def test_a_stored_checkpoint_takes_them_by_fairseqs_override(case, weights, tmp_path):
-    """A signal that grows along a sentence (floater-hidden) must not set the range of all its tokens."""
+    """A signal that grows along a sentence (floater-hidden) must not set one range for all tokens."""
     overrides = {"data": str(make_stored.STORED), "decoding_weights": weights}
     path = str(make_stored.unpacked(case, tmp_path))
     [model], _, task = checkpoint_utils.load_model_ensemble_and_task([path], overrides)

@@ -22,9 +22,9 @@ from fairseq_floater.position_encoders import POSITION_ENCODERS
 # torch's own DistributedDataParallel, which fairseq uses on GPUs and cannot use on the CPU.
 
 LENGTHS = (
-    # Sentences of two updates; the first two are one process's, the others the other's.
+    # Two updates; one process gets the first two sentences, the other process the rest.
     {"source": (7, 11, 4, 11), "target": (9, 12, 5, 12)},
-    {"source": (7, 5, 30, 11), "target": (9, 6, 5, 25)},  # now one needs more rows than the other
+    {"source": (7, 5, 30, 11), "target": (9, 6, 5, 25)},  # one process needs more rows
 )
 DDP_CASES = {
     f"{encoder}-{target}": {"encoder": encoder, "target": target}
@@ -47,7 +47,7 @@ def for_ddp(name):
 
 
 def two_steps(model, rows, share):
-    """Gradients of two updates; the second finds other parameters and lies between two solves."""
+    """Gradients of two updates; the second has changed parameters and lies between two solves."""
     found = []
     inner = getattr(model, "module", model)
     for update, lengths in enumerate(LENGTHS):
@@ -75,11 +75,11 @@ def process_of_two(rank, folder):
     found = {}
     for name in DDP_CASES:
         model = torch.nn.parallel.DistributedDataParallel(for_ddp(name))
-        # DDP takes the mean over processes: twice a half's share of the sum.
+        # DDP averages over the processes, so each half of the sum counts twice.
         found[name] = two_steps(model, slice(2 * rank, 2 * rank + 2), share=2)
     if rank == 0:
         torch.save(found, Path(folder) / "found.pt")
-    del model  # before the group, whose last owner can wait for its thread for ever
+    del model  # before the group, whose destruction can hang otherwise
     torch.distributed.destroy_process_group()
 
 
@@ -105,16 +105,16 @@ def test_torchs_own_ddp_gives_the_gradient_of_the_joined_batch(of_two_processes,
         assert all(bool(gradients[n].any()) != reused for n in positions)
 
 
-# fairseq-train on the CPU, two batches an update: of one process, of two, of two nodes.
+# fairseq-train on the CPU with two batches an update: in one process, in two, on two nodes.
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 SETTINGS = {"learned": ("--position-encoder", "learned")}
-# A flow large enough to be seen from its first update on. Under this seed one process needs further rows
+# A flow large enough to show from the first update on. With this seed, one process needs further rows
 # between two solves before the other does.
 SETTINGS["floater"] = ("--position-encoder", "floater", "--floater-init-scale", 0.1)
 SETTINGS["floater"] += ("--floater-update-interval", 4, "--seed", 5)
 
-# Runs of fairseq-train, one a line, in one process: importing torch and fairseq takes longer.
+# Runs of fairseq-train, one a line, in one process: importing torch and fairseq outlasts a run.
 SEVERAL = """
 import os, shlex, sys
 from fairseq_cli.train import cli_main
@@ -131,17 +131,17 @@ def toy(tmp_path_factory):
 
 
 def one_of_two(toy, folder, *options):
-    """fairseq-train's arguments in one of two processes; torchrun says which."""
+    """fairseq-train's arguments in one of two processes; torchrun sets the rank."""
     words = [*toy.training(folder, *options), "--user-dir", toys.PACKAGE]
     words += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
     words += ["--distributed-init-method", "env://", "--distributed-no-spawn"]
-    # fairseq hands a checkpoint from process to process in a form that torch >= 2.6 refuses.
+    # torch >= 2.6 refuses the form in which fairseq sends a checkpoint between processes.
     words += ["--distributed-world-size", 2, "--load-checkpoint-on-all-dp-ranks"]
     return [*words, "--distributed-rank", "$RANK"]
 
 
 def in_bash(words):
-    """The end of a torchrun command line that runs fairseq-train by the command of DESIGN.md."""
+    """torchrun's last arguments, which run fairseq-train in bash as DESIGN.md says."""
     line = joined([sys.executable, "-m", "fairseq_cli.train", *words])
     return ("--no-python", "bash", "-c", line.replace("'$RANK'", "$RANK"))
 
@@ -155,7 +155,7 @@ def two_processes(*program):
 
 
 def two_nodes(*program):
-    """Two agents side by side, as on two machines, that meet at a port of this one."""
+    """Run two torchrun agents, as on two machines, with a rendezvous at a local port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
@@ -167,7 +167,7 @@ def two_nodes(*program):
 
 @pytest.fixture(scope="session")
 def trained(toy, tmp_path_factory):
-    """An epoch of every setting from random parameters, in folders ``one/NAME`` and ``two/NAME``."""
+    """Train every setting for an epoch by one and by two processes: ``one/NAME`` and ``two/NAME``."""
     folder = tmp_path_factory.mktemp("settings")
     shared = ("--arch", toys.ARCH, "--dropout", 0, "--max-epoch", 1, "--no-epoch-checkpoints")
     one, two = [], []
@@ -190,10 +190,10 @@ def test_two_processes_train_as_one_with_twice_the_batches(trained, name):
 
 @pytest.fixture(scope="session")
 def warm(toy, tmp_path_factory):
-    """Options of training on from a warm start, whatever the number of epochs."""
+    """Options that train from a warm start, without the number of epochs."""
     path = tmp_path_factory.mktemp("start") / "start.pt"
     toy.warm_start(path)
-    # No dropout: every process draws its own.
+    # No dropout: each process would draw its own masks.
     return ("--arch", toys.ARCH, "--finetune-from-model", path, "--dropout", 0)
 
 

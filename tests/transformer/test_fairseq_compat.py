@@ -1,4 +1,4 @@
-"""The model beside fairseq's own Transformer, and in fairseq's searches."""
+"""The model against fairseq's own Transformer, and in fairseq's searches."""
 
 import forcing
 import helpers as h
@@ -8,7 +8,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_floater.position_encoders.transforms import Places
 
-# Models that are fairseq's Transformer: to the letter, and until the flow is trained.
+# Models equal to fairseq's Transformer: `sinusoidal` always, `floater` until its flow is trained.
 pytestmark = pytest.mark.usefixtures("measured_once")
 SAME = {
     "sinusoidal-input-hidden": ("sinusoidal", "input", "hidden"),
@@ -46,7 +46,7 @@ def test_log_probabilities_are_fairseqs(case, options):
     assert bool(missing) == (case[0] == "floater")
     batch = h.source_batch(), h.target_batch()
     real = batch[1].ne(h.PAD)
-    # A step of ours sums in another order, by torch's fused attention.
+    # Our decoding step uses torch's fused attention, which sums in another order.
     for run, allowed in ((h.log_probs, 1e-6), (h.stepwise_log_probs, 2e-6)):
         assert h.difference(run(model, *batch)[real], run(donor, *batch)[real]) <= allowed
 
@@ -73,7 +73,7 @@ def test_training_with_dropout_is_fairseqs(case):
 
 @h.parametrised([case for case in h.CASES if case[2] == "qkv"])
 def test_biases_enter_where_the_equations_say(encoder, blocks, target):
-    """The same by hooks on the projections of fairseq's Transformer (equations 12 and 13)."""
+    """Compared with hooks on the projections of fairseq's Transformer (equations 12 and 13)."""
     model = h.visible(encoder, blocks, target)
     bare = model.encoder.embed_positions is None
     reference = h.plain(no_token_positional_embeddings=bare).eval()
@@ -95,12 +95,12 @@ def test_biases_enter_where_the_equations_say(encoder, blocks, target):
                 projection.register_forward_hook(lambda m, i, o, rows=rows: o + rows)
     for module in reference.modules():
         if hasattr(module, "skip_embed_dim_check"):
-            module.skip_embed_dim_check = True  # fairseq's attention then calls its projections
+            module.skip_embed_dim_check = True  # makes fairseq's attention call its projections
     assert h.difference(h.log_probs(model, *batch), h.log_probs(reference, *batch)) <= h.TOLERANCE
 
 
 def test_searches_with_several_beam_sizes_do_not_disturb_each_other():
-    """Nor the teacher forcing that follows: a batch of sentences is no beam."""
+    """Nor do they disturb later teacher forcing, whose batch of sentences is not a beam."""
     model = h.visible("floater", target="qkv")
     source = h.source_batch(lengths=(7, 11, 4, 5, 9))
     batch = source, h.target_batch(lengths=(9, 5, 12, 3, 4))

@@ -11,7 +11,7 @@ import torch
 from fairseq.optim.adam import Adam
 
 pytestmark = pytest.mark.usefixtures("measured_once")
-# In the first block alone: of each kind of encoder one.
+# All cases with every block; with the first block alone, one encoder of each kind.
 MOST = [c for c in h.CASES if c[1] == "all" or c[0] in ("floater", "learned", "rope", "conv")]
 CHECKPOINTED = [("checkpoint_activations", case) for case in MOST]
 CHECKPOINTED += [
@@ -25,7 +25,7 @@ CHECKPOINTED += [
     ids=["-".join((option, *case)) for option, case in CHECKPOINTED],
 )
 def test_activation_checkpointing(option, case):
-    """With dropout: the second forward pass has to draw the masks of the first."""
+    """With dropout, the second forward pass must draw the same masks as the first."""
     encoder, blocks, target = case
     options = {"dropout": 0.3, "attention_dropout": 0.1}
     unwrapped = h.randomise_positions(h.build(encoder, blocks, target, **options))
@@ -74,7 +74,7 @@ def test_kept_blocks_keep_their_positions(encoder, blocks, target):
     donor.train().eval()  # forgets the tables of three blocks
     batch = h.source_batch(), h.target_batch()
     assert h.difference(h.log_probs(pruned, *batch), h.log_probs(donor, *batch)) == 0
-    if target == "attention":  # their tables are of no block, or the state dict's own
+    if target == "attention":  # these tables belong to no block, or are in the state dict
         return
     for expected, actual in zip(whole, h.tables(pruned), strict=True):
         # Products of two rows and of three may be summed in another order.
@@ -121,7 +121,7 @@ def test_noise_on_weights_that_fairseq_cannot_find_is_refused():
 
 @pytest.mark.parametrize("encoder", ["floater", "rnn", "rotation_flow"])
 def test_the_dynamics_of_a_model_start_apart(encoder):
-    """Those of source positions in the encoder, of target and of source positions in the decoder."""
+    """There are three: source positions in the encoder, target and source positions in the decoder."""
     found = [dict(p.named_parameters()) for _, _, p in h.signals(h.build(encoder, target="qkv"))]
     assert len(found) == 3
     matrices = [n for n, p in found[0].items() if p.dim() == 2]

@@ -1,4 +1,4 @@
-"""Attention asks each hook with what its docstring promises, fused, explicit and step by step."""
+"""Attention calls each hook as its docstring says: fused, with explicit weights, step by step."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ FACTORS = {"q": 0.7, "k": -1.3, "v": 1.9}
 
 
 class EveryHook(AttentionHooks):
-    """Uses each hook in a way that shows in the output; tables: turns [T, D], a bias, vectors [S, D]."""
+    """Let each hook change the output; tables: turns [T, D], a bias [1, H, T, S], vectors [S, D]."""
 
     def scaling(self, head_dim):
         return SCALE
@@ -36,7 +36,7 @@ class WithValues(EveryHook):
 
 
 class WithBetween(EveryHook):
-    """Adds the sum of a note on every token that a query sees, with its own and its key's products."""
+    """Add the sum of the notes on all tokens that a query sees, times tanh(q k)."""
 
     needs_between = True
 
@@ -57,7 +57,7 @@ every_hook = pytest.mark.parametrize(
 def attention():
     made = PositionBiasedAttention(WIDTH, HEADS, dropout=0.5, self_attention=True).eval()
     for parameter in made.parameters():
-        torch.nn.init.normal_(parameter, std=WIDTH**-0.5)  # outputs of size 1, as the bounds are
+        torch.nn.init.normal_(parameter, std=WIDTH**-0.5)  # so that outputs are of size 1
     return made
 
 
@@ -71,7 +71,7 @@ def tables():
 
 
 def written_out(attention, x, of_tables, hidden, hooks):
-    """Weights [H, B, T, S] and output [T, B, C] by the docstrings of the hooks."""
+    """Weights [H, B, T, S] and output [T, B, C] as the hooks' docstrings define them."""
     turns, bias, vectors = of_tables
     projections = {"q": attention.q_proj, "k": attention.k_proj, "v": attention.v_proj}
     plain, turned = {}, {}
@@ -172,9 +172,7 @@ def test_rows_with_the_projections_own_bias_do_what_each_projection_does(lengths
     logits, gradient = logits_and_gradient()
     for name, module in model.named_modules():
         if name.endswith(("q_proj", "k_proj", "v_proj")):
-            module.register_forward_hook(
-                lambda *_: None
-            )  # whoever looks on gets the projection alone
+            module.register_forward_hook(lambda *_: None)  # a hook sees the projection alone
     expected, reference = logits_and_gradient()
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=2e-5)
     torch.testing.assert_close(gradient, reference, rtol=1e-4, atol=1e-4)

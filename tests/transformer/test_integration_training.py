@@ -20,27 +20,27 @@ def toy(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def start(toy, tmp_path_factory):
-    """FLOATER with q, k, v biases in every block, from the toy's donor."""
+    """A warm start from the toy's donor: FLOATER with q, k, v biases in every block."""
     path = tmp_path_factory.mktemp("start") / "start.pt"
     toy.warm_start(path)
     return path
 
 
 def going_on(start, epochs, *options):
-    """Options of training on from the warm start."""
+    """Options that continue training from the warm start."""
     shared = ("--arch", toys.ARCH, "--finetune-from-model", start, "--max-epoch", epochs)
     return (*shared, *options)
 
 
 @pytest.fixture(scope="session")
 def uninterrupted(toy, start, tmp_path_factory):
-    """Two epochs at a stretch: (folder of checkpoints, log)."""
+    """Two epochs without interruption: (folder of checkpoints, log)."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     return folder, toy.train(folder, *going_on(start, 2)).stdout
 
 
 def resumed(toy, folder, source, *options):
-    """The log of a run that finds ``source`` as the last checkpoint of ``folder``."""
+    """The log of a run that resumes from ``source`` as the last checkpoint in ``folder``."""
     folder.mkdir(exist_ok=True)
     shutil.copy(source, folder / "checkpoint_last.pt")
     log = toy.train(folder, *options).stdout
@@ -49,7 +49,7 @@ def resumed(toy, folder, source, *options):
 
 
 def improves(folder):
-    """The second epoch is better than the first, in training and on validation."""
+    """Whether the second epoch's training and validation losses are below the first's."""
     pairs = zip(toys.losses(folder / "checkpoint2.pt"), toys.losses(folder / "checkpoint1.pt"))
     return all(second < first for second, first in pairs)
 
@@ -72,7 +72,7 @@ def test_a_resumed_run_is_the_uninterrupted_run(toy, start, uninterrupted, tmp_p
 
 @pytest.mark.slow
 def test_a_resumed_run_with_an_update_interval_solves_at_the_same_updates(toy, start, tmp_path):
-    assert toys.UPDATES_AN_EPOCH % 3 == 0  # it stops where the flow would have been solved anew
+    assert toys.UPDATES_AN_EPOCH % 3 == 0  # it stops just before an update that solves the flow
     options = going_on(start, 2, "--floater-update-interval", 3)
     toy.train(tmp_path / "whole", *options)
     resumed(toy, tmp_path / "resumed", tmp_path / "whole" / "checkpoint1.pt", *options)
@@ -88,7 +88,7 @@ def test_activation_checkpointing_trains_the_same_model(toy, start, uninterrupte
     log = toy.train(tmp_path, *going_on(start, 1, "--checkpoint-activations")).stdout
     expected = toys.update_losses(whole)
     assert toys.update_losses(log) == {n: expected[n] for n in range(1, toys.UPDATES_AN_EPOCH + 1)}
-    # No comparison of parameters: Adam blows up the rounding of gradients that are zero in truth.
+    # Parameters are not compared: Adam amplifies the rounding of gradients that are really zero.
     assert toys.losses(tmp_path / "checkpoint1.pt") == pytest.approx(
         toys.losses(folder / "checkpoint1.pt"), abs=1e-6
     )
@@ -116,7 +116,7 @@ def test_ema_and_update_frequency_after_a_warm_start(toy, start, tmp_path):
 
 
 def test_validation_by_bleu_resumes_and_averages(toy, start, tmp_path):
-    """Checkpoints of such runs hold numpy scalars, which a safe load must know."""
+    """Checkpoints of such runs hold numpy scalars, which a safe load must accept."""
     options = (
         *("--eval-bleu", "--eval-bleu-args", json.dumps({"beam": 2, "max_len_b": 10})),
         *("--eval-bleu-remove-bpe", "sentencepiece"),
@@ -144,7 +144,7 @@ def test_layerdrop_and_quantisation_noise_then_a_pruned_encoder(toy, tmp_path):
     log = toy.train(tmp_path, "--arch", toys.ARCH, *noise, "--max-epoch", 1).stdout
     last = tmp_path / "checkpoint_last.pt"
     assert toys.losses(last)[0] < float(toys.update_losses(log)[1])
-    # fairseq drops every block of a stack that is not named.
+    # If a stack is not named, fairseq drops all its blocks.
     overrides = {"encoder_layers_to_keep": "1", "decoder_layers_to_keep": "0,1"}
     output = toy.generate(last, "--model-overrides", repr(overrides)).stdout
     assert sorted(toys.hypotheses(output)) == list(range(toys.TEST_LINES))
@@ -190,18 +190,18 @@ def test_a_flow_that_leaves_its_range_stops_training_with_advice(toy, tmp_path):
 
 
 def test_gradients_that_are_not_finite_end_with_a_sentence_and_no_stop_iteration(toy, tmp_path):
-    """The Transformer overflows after its first update, the frozen flow does not."""
+    """The Transformer overflows after its first update, but the frozen flow does not."""
     options = ("--arch", toys.ARCH, "--floater-freeze", "--lr", "1e30")
     done = toy.train(tmp_path, *options, code=1)
     assert "StopIteration" not in done.stderr
     assert done.stderr.endswith("FloatingPointError: gradients are Nan/Inf\n")
-    assert "detected in output of" in done.stdout  # fairseq's detector went on to the place
+    assert "detected in output of" in done.stdout  # fairseq's detector found the place
     assert "The tables of positions of the last batch had the norms" in done.stdout
 
 
 def test_adaptive_softmax(toy, tmp_path):
     options = ("--criterion", "adaptive_loss", "--adaptive-softmax-cutoff", "40,80")
-    options += ("--ddp-backend", "legacy_ddp")  # fairseq's rule for this criterion
+    options += ("--ddp-backend", "legacy_ddp")  # fairseq requires it for this criterion
     toy.train(tmp_path, "--arch", toys.ARCH, *options, "--max-epoch", 2)
     assert improves(tmp_path)
     output = toy.generate(tmp_path / "checkpoint_last.pt").stdout
@@ -212,7 +212,7 @@ def test_adaptive_softmax(toy, tmp_path):
 
 
 def hydra_train(toy, folder, *overrides, **how):
-    """fairseq-hydra-train with the repository's configuration in the toy's size."""
+    """Run fairseq-hydra-train with the repository's configuration at the toy's size."""
     words = [
         *("--config-dir", toys.ROOT / "configs" / "hydra", "--config-name", "floater_tiny"),
         *(f"task.data={toy.data}", f"common.user_dir={toys.PACKAGE}", "common.cpu=true"),
@@ -242,7 +242,7 @@ def test_hydra_refuses_an_unknown_encoder_by_name(toy, tmp_path):
     assert not (tmp_path / "checkpoints" / "checkpoint_last.pt").exists()
 
 
-# Other places of the package.
+# The package in other folders.
 
 TELL_FILES = """
 import atexit as _atexit, sys as _sys

@@ -1,4 +1,4 @@
-"""Linear attention beside its equations, written out key by key in float64."""
+"""Linear attention against its equations, written out key by key in float64."""
 
 import math
 
@@ -48,13 +48,13 @@ def stream(length=LENGTH, seed=1):
 
 
 def padding(counts, length=LENGTH):
-    """[B, S] bool: ``counts`` padded slots in front of each sentence, or behind it where negative."""
+    """[B, S] bool: ``counts`` padded slots in front of each sentence, or behind it if negative."""
     slots = torch.arange(length)
     return torch.stack([slots < n if n > 0 else slots >= length + n for n in counts])
 
 
 class Positions:
-    """A block's part of RoPE, what it is called with, and its frequencies; neutral without options."""
+    """A block's RoPE, its arguments to attention and its frequencies; no positions without options."""
 
     def __init__(self, options):
         self.part, self.frequencies = NEUTRAL, []
@@ -70,7 +70,7 @@ class Positions:
             self.frequencies = self.encoder.frequencies.tolist()
 
     def arguments(self, hidden, last_only=False, dtype=torch.float64):
-        """What attention needs for tokens of which some are ``hidden``, or for the last of them."""
+        """Attention's hooks and tables for all tokens but the ``hidden``, or for the last token only."""
         if self.encoder is None:
             return {}
         at = Tokens.read(hidden, last_only).at(slots_do=False)
@@ -92,7 +92,7 @@ def spec(options):
 
 
 def rotation(place, frequencies):
-    """R_i: a matrix of 2 x 2 turns, the identity beyond them."""
+    """R_i: a matrix of 2 x 2 rotations, the identity in the remaining channels."""
     matrix = torch.eye(WIDTH, dtype=torch.float64)
     for c, w in enumerate(frequencies):
         cos, sin = math.cos(place * w), math.sin(place * w)
@@ -107,7 +107,7 @@ def phi(x):
 
 
 def weights(kernel, q, k, turn_q, turn_k):
-    """What a key weighs above and below the bar; the survey's equation 29, and its 1 + cosine."""
+    """A key's weight in numerator and denominator: the survey's equation 29, or its 1 + cosine."""
     if kernel == "cosine":
         cosine = (turn_q @ q / q.norm()) @ (turn_k @ k / k.norm())
         return 1 + cosine, 1 + cosine
@@ -115,7 +115,7 @@ def weights(kernel, q, k, turn_q, turn_k):
 
 
 def written_out(built, qkv, kernel, hidden, causal, positions):
-    """One query and one key after the other; q, k, v [T, B, C] -> [T, B, C]."""
+    """Attend one query and one key at a time; q, k, v [T, B, C] -> [T, B, C]."""
     zero = torch.zeros(WIDTH, dtype=torch.float64)
     outputs = []
     for b, padded in enumerate(hidden):
@@ -154,7 +154,7 @@ def test_the_output_is_the_papers(kernel, options, causal, counts):
     output, _ = built(x, x, x, hidden, attn_mask=future() if causal else None, **arguments)
     assert difference(output[~hidden.T], expected[~hidden.T]) < 1e-6
     assert output.isfinite().all()
-    if not causal:  # as the encoder hides its padding: by a mask of one row
+    if not causal:  # the encoder hides its padding by a mask of one row
         mask = additive_mask(hidden[:, None, None], torch.float64)
         assert difference(built(x, x, x, attn_mask=mask, **arguments)[0], output) == 0
         mask[0] = 0.0
@@ -230,7 +230,7 @@ def test_the_state_is_the_papers_and_float32_and_does_not_grow():
 def test_sums_beyond_float16_do_no_harm(causal):
     built, x = attention("elu"), stream()
     for projection in (built.q_proj, built.k_proj):
-        projection.bias.fill_(60.0)  # q k is 60 * 60 * 6 then, and seven of them too much
+        projection.bias.fill_(60.0)  # q k is then 60 * 60 * 6, and seven of them overflow
     mask = future() if causal else None
     expected, _ = built(x, x, x, attn_mask=mask)
     output, _ = built.half()(*[x.half()] * 3, attn_mask=mask)

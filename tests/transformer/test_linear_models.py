@@ -41,12 +41,12 @@ def built(case, **options):
 
 
 def seen(case, **options):
-    """A model in evaluation whose positions nobody can overlook."""
+    """A model in evaluation mode with random, clearly visible positions."""
     return h.randomise_positions(built(case, **options)).eval()
 
 
 def attentions(model):
-    """The attentions of a model: those to themselves, and those to the source."""
+    """A model's self-attentions, and its cross-attentions."""
     own = [b.self_attn for s in (model.encoder, model.decoder) for b in s.layers]
     return own, [b.encoder_attn for b in model.decoder.layers]
 
@@ -65,7 +65,7 @@ def test_self_attention_is_linear_and_cross_attention_where_it_is_asked_for(case
 @every_model
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_padding_changes_nothing_and_decoding_is_teacher_forcing(case, left):
-    # Step by step, fairseq's own sinusoid counts padding in front.
+    # In step-by-step decoding, fairseq's own sinusoid counts padding in front.
     model = seen(case, position_base="drop")
     batch = h.source_batch(left), h.target_batch(left)
     forcing.assert_steps_equal_one_pass(model, *batch)
@@ -169,7 +169,7 @@ def test_no_alignment_without_weights(asked):
             model.decoder(batch[0], encoder_out, **asked)
 
 
-# What linear attention goes with.
+# Encoders and options that linear attention accepts.
 
 
 @pytest.mark.parametrize("name", POSITION_ENCODERS)

@@ -13,7 +13,7 @@ from fairseq.models.ema.ema import EMA
 from omegaconf import OmegaConf
 
 pytestmark = pytest.mark.usefixtures("measured_once")
-# Of a flow that is enlarged, the measured choice takes seconds.
+# With a flow this large, `auto` takes seconds to choose an engine.
 STRONG = {"floater_solver": "rk4_hermite"}
 
 
@@ -143,7 +143,7 @@ def test_bad_options_are_refused_with_name_rule_and_value(options, words):
 def test_a_learning_rate_multiple_is_refused_where_training_would_make_something_else_of_it(
     optimizer, options
 ):
-    """At the first update and not when built: a checkpoint that is evaluated names its optimiser too."""
+    """Refused at the first update, not when built: an evaluated checkpoint names its optimiser too."""
     options = {"optimizer": optimizer, "encoder": "floater", "floater_lr_scale": 10.0, **options}
     model = h.build(**options).eval()
     assert h.log_probs(model, h.source_batch(), h.target_batch()).isfinite().all()

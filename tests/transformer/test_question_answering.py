@@ -1,4 +1,4 @@
-"""The task of questions: loss and log against the definition written out, the head, the options."""
+"""The question-answering task: loss and log against their definition, the head, the options."""
 
 import copy
 import math
@@ -109,7 +109,7 @@ def test_parts_of_a_batch_log_what_the_whole_does(tmp_path, version):
 
 @pytest.mark.parametrize(
     ("said", "answer", "hits"),
-    # Equal logits: the first word is taken.
+    # With equal logits, the first word is the answer.
     [(True, [0, 0], 1), (True, [1, 1], 0), (False, [0, 0], 1), (False, [1, 1], 1)],
 )
 def test_in_squad_2_a_hit_is_to_say_rightly_whether_there_is_an_answer(
@@ -164,7 +164,7 @@ def test_the_head_changes_nothing_else(task, model):
 
 
 def test_a_data_parallel_wrapper_sees_the_head(task, model, tmp_path):
-    """lm_head is unused, so that the wrapper searches the model's output for what takes part."""
+    """lm_head is unused, so the wrapper searches the model's output for parameters in use."""
     alone = copy.deepcopy(model)
     batch = whole(task)[1]
     criterion = QuestionAnsweringCriterion(task)
@@ -179,7 +179,7 @@ def test_a_data_parallel_wrapper_sees_the_head(task, model, tmp_path):
     meeting = f"file://{tmp_path}/meeting"
     torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
     try:
-        train()  # its wrapper goes before the group, whose last owner can wait for its thread for ever
+        train()  # frees its wrapper before the group, whose destruction can hang otherwise
     finally:
         torch.distributed.destroy_process_group()
     for (name, ours), theirs in zip(model.named_parameters(), alone.parameters()):

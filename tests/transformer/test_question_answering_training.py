@@ -1,4 +1,4 @@
-"""Questions from SQuAD's files to scores by the real commands: train, stop, go on, answer, score."""
+"""Question answering by the real commands, from SQuAD's files to scores: train, resume, answer."""
 
 import json
 
@@ -97,7 +97,7 @@ def test_answers_of_a_checkpoint_can_be_scored(data, trained, tmp_path):
     found = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
     assert found["total"] == 12 and found["NoAns_total"] > 0
     assert found["best_f1"] >= found["f1"] >= found["exact"]
-    assert score(predictions, references).fields["NoAns_f1"] == 0  # every text says something
+    assert score(predictions, references).fields["NoAns_f1"] == 0  # no text is empty
     passages = [q.passage.text for q in windows.questions]
     assert all(text in passage for text, passage in zip(answers.texts.values(), passages))
 

@@ -1,4 +1,4 @@
-"""Windows of a passage, and the search for the best answer in them, against every span tried."""
+"""Windows of a passage, and the search for their best answer against trying every span."""
 
 import math
 from argparse import Namespace
@@ -81,7 +81,7 @@ def test_only_train_is_shuffled(task, tmp_path):
 
 
 def brute_best(start, end, inside, longest):
-    """All spans, the shortest first."""
+    """Try all spans; of equal ones the shortest wins."""
     spans = [
         (start[a] + end[a + more], a, a + more)
         for more in range(longest)
@@ -126,7 +126,7 @@ def test_the_text_is_that_of_the_passage():
 
 
 def test_answers_are_those_of_all_windows_searched_by_hand(task, model):
-    """Window by window, span by span, with logits large enough to tell windows apart."""
+    """Search each window and span by hand, with logits large enough to tell windows apart."""
     with torch.no_grad():
         model.question_answering.span.weight.mul_(30)
     data = task.load_dataset("valid")

@@ -1,4 +1,4 @@
-"""Importing the package registers with fairseq; `floater` alone waits until fairseq is needed."""
+"""Importing the package registers its models; only the program `floater` delays it until needed."""
 
 import sys
 

@@ -123,7 +123,7 @@ def test_what_is_refused(options, words):
 
 
 def test_the_table_goes_where_it_is_not_wanted():
-    """By fairseq's own flag, on a command line, and by ours."""
+    """fairseq's own flag, also on a command line, and `--position-base drop` remove it."""
     parser = argparse.ArgumentParser()
     FloaterRobertaModel.add_args(parser)
     args = parser.parse_args(["--no-token-positional-embeddings"])

@@ -29,7 +29,7 @@ def test_masked_words_then_sentences(data, tmp_path, encoder):
 
 
 def changed(before, after):
-    """Names of tensors that two checkpoints share and that differ in a single bit."""
+    """Names of tensors that two checkpoints share and that differ in any bit."""
     first, second = toys.parameters(before), toys.parameters(after)
     return {name for name in set(first) & set(second) if not torch.equal(first[name], second[name])}
 
@@ -40,7 +40,7 @@ def test_the_papers_two_stages(data, tmp_path):
     robertas.train_masked(data, tmp_path / "donor", *plain)
     donor, start = tmp_path / "model.pt", tmp_path / "start.pt"
     plain = toys.parameters(tmp_path / "donor" / "checkpoint_last.pt")
-    robertas.save_as_of_2019(donor, plain, 24)  # the form of the published ones
+    robertas.save_as_of_2019(donor, plain, 24)  # the format of the published checkpoints
     flow = ("--arch", robertas.TINY, "--floater-delta", "0.01", "--floater-start", "bias")
     told = toys.floater("warm-start", donor, start, *flow, "--data", data / "mlm").stdout
     assert "p(0) starts at the donor's biases" in told and "ignored  0 tensors" in told
@@ -59,12 +59,12 @@ def test_the_papers_two_stages(data, tmp_path):
     assert not moved & dynamics
     # The language model's head has no part in the loss.
     still = {n for n in names if "lm_head" in n or n.endswith(("version", "lr_scale"))} | dynamics
-    # Nor have the biases, in whose place p(0) is trained.
+    # Nor have the biases: p(0) is trained in their place.
     replaced = {n for n in names if n.endswith(("q_proj.bias", "k_proj.bias", "v_proj.bias"))}
     tuned = toys.parameters(fitted)
     assert len(replaced) == 6 and not any(tuned[n].any() for n in replaced)
     still |= replaced
-    assert names - moved == still - {"encoder.lm_head.weight"}  # the embeddings
+    assert names - moved == still - {"encoder.lm_head.weight"}  # tied to the embeddings
     heads = [n for n in toys.parameters(fitted) if n.startswith("classification_heads")]
     assert len(heads) == 4
 

@@ -25,7 +25,7 @@ def hypotheses(model, source, target, **limits):
 
 @pytest.mark.parametrize("lengths", [(3, 14, 8), (1, 14, 8)], ids=["usual", "empty"])
 def test_each_hypothesis_is_as_long_as_its_reference_whatever_the_limits_say(lengths):
-    """That of an empty reference has one word."""
+    """The hypothesis of an empty reference has one word."""
     model, source = h.visible("rope", target="attention"), h.source_batch()
     target = h.padded([h.sentence(n) for n in lengths], left=False)
     found = hypotheses(model, source, target, max_len_b=6, min_len=5)
@@ -43,7 +43,7 @@ def test_a_hypothesis_that_has_the_length_anyway_is_the_same():
     target = h.padded([best["tokens"][None] for (best,) in free], left=False)
     told = hypotheses(model, source, target)
     same = sum(t[0]["tokens"].equal(f["tokens"]) for t, (f,) in zip(told, free))
-    # Among beams of one length another may be more probable than the best of all lengths.
+    # With all beams of that length, the search may find a more probable hypothesis.
     assert same and all(
         t[0]["positional_scores"].sum() >= f["positional_scores"].sum() - 1e-4
         for t, (f,) in zip(told, free)

@@ -1,4 +1,4 @@
-"""What `--floater-train` trains, in translation and in a RoBERTa, and what a frozen flow costs."""
+"""The parameters that `--floater-train` trains, in translation and RoBERTa, and frozen flows."""
 
 import logging
 
@@ -10,7 +10,7 @@ from fairseq.optim.adam import Adam
 
 from fairseq_floater.position_encoders.floater_options import SCOPES
 
-# Of h, of p(0), and of all else: whether they are trained.
+# Whether h, p(0) and all else are trained.
 TRAINED = {
     "all": (True, True, True),
     "flow": (True, True, False),
@@ -27,7 +27,7 @@ def part_of(name):
 
 
 def build(kind, **options):
-    """With values of h and p(0) through which gradients reach all of both."""
+    """A FLOATER model with random h and p(0), so that gradients reach all their parameters."""
     options = {"dropout": 0.0, "attention_dropout": 0.0, **options}
     make = helpers.build if kind == "translation" else robertas.roberta
     return helpers.randomise_positions(make("floater", "all", "qkv", **options))
@@ -53,9 +53,9 @@ def loss_of(model):
 def test_what_is_trained_moves_and_nothing_else(kind, scope):
     model = build(kind, floater_train=scope).train()
     if kind == "roberta":
-        model.register_classification_head("two", num_classes=2)  # as a task does, afterwards
+        model.register_classification_head("two", num_classes=2)  # as a task does after building
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    # fairseq's optimiser is given what requires a gradient; weight decay moves the rest besides.
+    # As in fairseq, only parameters that require gradients: weight decay would move the others too.
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = Adam(trained, lr=0.01, weight_decay=0.1)
     for _ in range(2):
@@ -80,14 +80,14 @@ def test_freezing_is_training_the_transformer(kind):
 @every_scope
 @pytest.mark.parametrize("kind", ["translation", "roberta"])
 def test_biases_that_p0_replaces_are_not_trained_beside_it(kind, scope):
-    """Both would get one gradient, and their sum, the only thing that counts, twice the step."""
+    """Both would get the same gradient, and their sum, which alone matters, twice the step."""
     zero, bias = (
         trained_of(build(kind, floater_train=scope, floater_start=s)) for s in ("zero", "bias")
     )
     projections = ("q_proj.bias", "k_proj.bias", "v_proj.bias")
     replaced = {name for name in zero if "attn" in name and name.endswith(projections)}
     assert bool(replaced) == TRAINED[scope][2]
-    # Of a frozen p(0) the biases alone move.
+    # If p(0) is frozen, a start at the biases freezes nothing more.
     assert zero - bias == (replaced if TRAINED[scope][1] else set()) and bias <= zero
 
 
@@ -158,7 +158,7 @@ def test_one_trajectory_for_all_is_warned_of(options, warns, caplog):
     assert ("|floater-train:" in caplog.text) == ("floater_train" in options)
 
 
-# Of a flow that is frozen the table is kept in training too.
+# Training keeps the table of a frozen flow.
 
 
 def counted(model, monkeypatch):
@@ -189,7 +189,7 @@ def test_a_frozen_flow_is_solved_anew_where_it_changed(monkeypatch):
     model.load_state_dict(model.state_dict())
     assert torch.equal(loss_of(model), first) and len(calls) == 2
     with torch.no_grad():
-        model.encoder.sentence_encoder.positions.dynamics.bias2.mul_(2)  # unannounced
+        model.encoder.sentence_encoder.positions.dynamics.bias2.mul_(2)  # changed in place
     assert not torch.equal(loss_of(model), first) and len(calls) == 3
     model.requires_grad_(True)
     loss_of(model).backward()
@@ -198,10 +198,10 @@ def test_a_frozen_flow_is_solved_anew_where_it_changed(monkeypatch):
 
 
 def test_h_alone_lowers_the_masked_lm_loss():
-    """On other sentences than it is trained on: what stands where is the same in all of them."""
+    """Under masks that training does not use; each position has the same word in every sentence."""
     options = {"floater_train": "dynamics", "dropout": 0.0, "attention_dropout": 0.0}
     model = robertas.roberta("floater", target="qkv", **options)
-    words = torch.arange(4, 20)  # a word for each place; the masked ones are read off the position
+    words = torch.arange(4, 20)  # a word for each position, which reveals the masked ones
 
     def loss(seed):
         tokens = words.repeat(16, 1)

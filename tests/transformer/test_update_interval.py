@@ -1,4 +1,4 @@
-"""FLOATER's table between two solves: it does not depend on the sentences that a process happened to meet."""
+"""Between two solves, FLOATER's table does not depend on the sentences that a process has seen."""
 
 import copy
 
@@ -11,16 +11,16 @@ from fairseq_floater.position_encoders import floater
 
 
 def flow(**args):
-    """A model whose flow is solved at every fourth update, about to train."""
+    """A model in training mode whose flow is solved at every fourth update."""
     args = {"target": "qkv", "floater_update_interval": 4, "dropout": 0.0, **args}
     return h.randomise_positions(h.build("floater", **args)).train()
 
 
 def train_on(model, *lengths, first=0):
-    """Updates on one sentence each; the flow moves after each, as Adam's momentum would move it."""
+    """Run updates on one sentence each; change the flow after each, as Adam's momentum would."""
     for update, length in enumerate(lengths, start=first):
         model.set_num_updates(update)
-        model.train()  # as fairseq's trainer says before every update
+        model.train()  # as fairseq's trainer does before every update
         model.zero_grad()
         h.loss_of(model, h.sentence(length), h.shifted(h.sentence(length))).backward()
         with torch.no_grad():
@@ -30,7 +30,7 @@ def train_on(model, *lengths, first=0):
 
 
 def differences(model, expected):
-    """Largest difference of each table of ``model`` to those ``expected``."""
+    """Largest difference of each of ``model``'s tables from the ``expected`` one."""
     rows = len(expected[0])
     return [h.difference(a, b) for a, b in zip(h.tables(model, rows), expected, strict=True)]
 
@@ -47,7 +47,7 @@ FORMS = {
 }
 
 
-# The form decides what is kept, not when; only the first one meets every order of lengths.
+# Forms differ in what is kept, not when; only the first is tested with every order of lengths.
 MEETINGS = [("qkv", lengths) for lengths in ((5, 30, 9), (30, 5, 9), (5, 9, 9), (9,))]
 MEETINGS += [(form, (5, 30, 9)) for form in ("hidden", "block", "adjoint")]
 
@@ -59,7 +59,7 @@ def test_rows_between_two_solves_do_not_depend_on_the_sentences_met(form, length
     solved = h.tables(flow(**args), 40)
     model = train_on(flow(**args), *lengths, first=first)
     model.set_num_updates(3)
-    assert max(differences(model, solved)) <= 1e-6  # more rows than any sentence needed so far
+    assert max(differences(model, solved)) <= 1e-6  # for more rows than any sentence needed
     model.set_num_updates(4)
     assert min(differences(model, solved)) > 1e-3
 
@@ -93,7 +93,7 @@ def test_the_last_solve_is_copied_with_a_model_and_never_saved():
     model, untouched = train_on(flow(), 5, 30), flow()
     assert list(model.state_dict()) == list(untouched.state_dict())
     assert len(list(model.modules())) == len(list(untouched.modules()))
-    twin = copy.deepcopy(model)  # as --store-ema does; a graph would refuse
+    twin = copy.deepcopy(model)  # as --store-ema does; a kept graph would fail
     model.set_num_updates(4)
     train_on(model, 5, first=4)
     twin.set_num_updates(3)

@@ -49,7 +49,7 @@ def test_without_overlap_the_translations_of_windows_follow_each_other():
 
 
 class Copy(SequenceGenerator):
-    """Translates word for word, but for the words at both ends of what it is given."""
+    """Copy the source; if ``garbled``, replace the words at both ends."""
 
     def __init__(self, garbled):
         torch.nn.Module.__init__(self)
@@ -82,10 +82,10 @@ def test_translations_are_joined_where_they_agree(length, overlap, garbled):
 @pytest.mark.parametrize(
     ("tail", "head", "joined"),
     [
-        ("xabcq", "yabcd", "xabcd"),  # what lies between a run and the cut is left out
-        ("abxcde", "abycdez", "abxcdez"),  # the longest run
+        ("xabcq", "yabcd", "xabcd"),  # words between a common run and the cut are dropped
+        ("abxcde", "abycdez", "abxcdez"),  # the longest common run
         ("aaaa", "aaaab", "aaaab"),
-        ("abab", "ab", "abab"[:2]),  # of two the one at the same place
+        ("abab", "ab", "abab"[:2]),  # of two runs the one at the same place
         ("ab", "cd", "abcd"),
         ("", "cd", "cd"),
     ],

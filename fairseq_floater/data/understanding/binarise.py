@@ -46,7 +46,7 @@ class Vocabulary(NamedTuple):
         if like is not None:
             if bpe or bpe_dir or dictionary:
                 raise UsageError(
-                    "`--like` stands for --bpe, --bpe-dir and --dict: give one or the other."
+                    "`--like` replaces --bpe, --bpe-dir and --dict: give either `--like` or those."
                 )
             return cls.like(like)
         if bpe is None or bpe_dir is None:
@@ -56,7 +56,7 @@ class Vocabulary(NamedTuple):
 
 def _dictionary(path: Path) -> Path:
     if not path.is_file():
-        raise TextDataError(f"{path} is missing, the dictionary of the model.")
+        raise TextDataError(f"The dictionary of the model, {path}, is missing.")
     return path
 
 

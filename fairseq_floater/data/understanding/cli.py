@@ -43,17 +43,17 @@ def add_mlm(verbs: Any) -> None:
     add_subword_options(prepare)
     text = "learn N subwords from --train (sentencepiece)"
     add("--vocab", type=positive, metavar="N", help=text)
-    add("--model", type=Path, metavar="FILE", help="a sentencepiece model instead")
+    add("--model", type=Path, metavar="FILE", help="a sentencepiece model to use instead")
     add("--workers", type=positive, default=cores(8), metavar="N", help="processes (all cores)")
-    add("--force", action="store_true", help="replace OUT, where it was made of other text")
+    add("--force", action="store_true", help="replace OUT if it was made from other text")
 
 
 def add_subword_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "data of an earlier prepare: its subwords and dict.txt"
+    text = "use the subwords and dict.txt of these prepared data"
     add("--like", type=Path, metavar="DATA", help=text)
     add("--bpe", choices=tuple(KINDS))
-    text = "the folder of encoder.json and vocab.bpe, or of sentencepiece.model"
+    text = "folder with encoder.json and vocab.bpe, or with sentencepiece.model"
     add("--bpe-dir", type=Path, metavar="DIR", help=text)
     text = "dict.txt of a pretrained model"
     add("--dict", dest="dictionary", type=Path, metavar="FILE", help=text)

@@ -114,7 +114,7 @@ def _check_indices(examples: list[Example], path: Path) -> None:
     seen: set[str] = set()
     for example in examples:
         if not example.name:
-            raise TextDataError(f"{path} has an example without index.")
+            raise TextDataError(f"{path} has an example without an index.")
         if example.name in seen:
             raise TextDataError(f"{path} has the index {shown(example.name)} twice.")
         seen.add(example.name)

@@ -62,9 +62,7 @@ class BpeOptions(NamedTuple):
         """Raise UsageError if the options do not fit together."""
         others = (self.bpe, self.bpe_dir, self.dictionary, self.vocab, self.model)
         if self.like is not None and any(others):
-            raise UsageError(
-                "`--like` stands for all other options of the subwords: give it alone."
-            )
+            raise UsageError("`--like` replaces all other subword options: give it alone.")
         if self.like is None and self.bpe is None:
             raise UsageError("Give --like or --bpe.")
         if self.bpe == "gpt2" and (self.bpe_dir is None or self.vocab or self.model):
@@ -72,7 +70,7 @@ class BpeOptions(NamedTuple):
         if self.bpe == "sentencepiece" and (
             self.bpe_dir is not None or (self.vocab is None) == (self.model is None)
         ):
-            raise UsageError("`--bpe sentencepiece` needs --vocab or --model, one of them.")
+            raise UsageError("`--bpe sentencepiece` needs --vocab or --model, but not both.")
 
     def files(self) -> list[Path]:
         if self.like is not None:
@@ -157,7 +155,7 @@ def _warnings(path: Path, split: str, counts: dict[str, int]) -> Iterator[str]:
         words, published = counts["words"] + counts["lines"], _WIKITEXT[corpus][split]
         if words != published:
             yield (
-                f"{path} has {words:,} words (an end symbol for each line counted), but {published:,} "
+                f"{path} has {words:,} words (with one end symbol per line), but {published:,} "
                 f"are published for {corpus}."
             )
     if counts["unknown"]:

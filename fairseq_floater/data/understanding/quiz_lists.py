@@ -76,7 +76,7 @@ class Draws:
 
         refusal = (
             f"`--scale` must be smaller: {self.quiz} needs {count} lists of {span[0]} to {span[1]} "
-            f"words for {self.split}, but {{}} are all there are."
+            f"words for {self.split}, but there are only {{}}."
         )
         return each_once(draw, count, SHARES[self.split], refusal)
 

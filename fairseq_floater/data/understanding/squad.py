@@ -71,7 +71,7 @@ def _files(raw: Path, version: str | None, given: dict[str, Path | None]) -> dic
         if len(held) != 1:
             number = "both" if held else "neither"
             wanted = " or ".join(" and ".join(names[v]) for v in PUBLISHED)
-            remedy = "choose by --data-version" if held else "name files by --train and --valid"
+            remedy = "choose with --data-version" if held else "give --train and --valid"
             raise TextDataError(f"{raw} must hold {wanted}, but holds {number}; {remedy}.")
         version = held[0]
     return {
@@ -127,7 +127,7 @@ class _Split:
                 file.write(json.dumps(self._entry(passage), ensure_ascii=False) + "\n")
         if self.skipped and not self.counts["answers"]:
             rule = f"{self.source} must have its answers at their offsets in the passages"
-            raise TextDataError(f"{rule}, but none of {len(self.skipped):,} is there.")
+            raise TextDataError(f"{rule}, but none of {len(self.skipped):,} is at its offset.")
         counts = Binarised(len(squad.passages), self.counts["subwords"], self.counts["unknown"])
         check_dictionary(counts, self.vocabulary.dictionary, str(self.source))
 
@@ -139,14 +139,14 @@ class _Split:
             )
         if self.moved:
             yield (
-                f"{self.source} has {len(self.moved):,} answers beside their offsets, at most {_SLIP} "
-                f"characters away; they were moved (the first: question {self.moved[0]})."
+                f"{self.source} has {len(self.moved):,} answers at most {_SLIP} characters away "
+                f"from their offsets; they were moved (the first: question {self.moved[0]})."
             )
         if self.skipped:
             yield (
                 f"{self.source} has {len(self.skipped):,} answers that are not within {_SLIP} characters "
-                f"of their offsets; they were skipped (the first: question {self.skipped[0]}), and with "
-                "them training questions that have no other answer."
+                f"of their offsets; they were skipped (the first: question {self.skipped[0]}), and so "
+                "were training questions without another answer."
             )
 
     def _entry(self, passage: Passage) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def read_squad(path: Path) -> Squad:
     for item in items:
         if item["id"] in ids:
             raise TextDataError(
-                f"{path}: every id must be there once, but {item['id']} comes twice."
+                f"{path}: every id must occur once, but {item['id']} is there twice."
             )
         ids.add(item["id"])
         _check_answers(item, second, path)

@@ -40,7 +40,7 @@ class Subwords(ABC):
         self.files = [folder / name for name in self.names]
         for path in self.files:
             if not path.is_file():
-                raise TextDataError(f"{path} is missing, a file of --bpe {self.kind}.")
+                raise TextDataError(f"{path}, a file of --bpe {self.kind}, is missing.")
 
     @abstractmethod
     def encode_lines(self, lines: Sequence[str]) -> list[list[str]]:

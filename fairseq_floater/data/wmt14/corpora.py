@@ -45,8 +45,8 @@ def member_lines(archive: Path, member: str) -> Iterator[bytes]:
                     return
     except _BROKEN as error:
         raise TextDataError(
-            f"{archive} is no whole archive: {str(error).rstrip('.')}; remove it and its .sha256, and "
-            "run again."
+            f"{archive} is not a valid archive: {str(error).rstrip('.')}; remove it and its .sha256, "
+            "and run again."
         ) from None
     raise TextDataError(f"{archive} holds no file {member}.")
 
@@ -87,7 +87,7 @@ def _check_lines(
     for name, count in source.items():
         if target[name] != count:
             raise TextDataError(
-                f"{name} has {count:,} English lines, but {target[name]:,} of {recipe.target}."
+                f"{name} has {count:,} lines in en, but {target[name]:,} in {recipe.target}."
             )
         if as_published and count != recipe.published_lines[name]:
             raise TextDataError(

@@ -102,31 +102,29 @@ def report_text(counts: dict[str, Any]) -> str:
     ]
     for lang, number in counts["repaired"].items():
         if number:
-            lines.append(f"{lang}: {number:,} lines were no valid UTF-8; bad bytes became U+FFFD")
+            lines.append(f"{lang}: {number:,} lines were not valid UTF-8; bad bytes became U+FFFD")
     return "\n".join(lines)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "of `floater wmt14` alone: the script runs them all"
+    text = "for `floater wmt14` itself; the script runs all steps"
     add("step", choices=("archives", "corpus", "text", "report"), help=text)
     add("pair", choices=RECIPES)
-    add("--out", type=Path, required=True, metavar="DIR", help="where everything goes")
+    add("--out", type=Path, required=True, metavar="DIR", help="folder for all output")
     text = "subword-nmt on Moses tokens (the recipe's, default), or sentencepiece on raw text"
     add("--bpe", choices=SUBWORDS, default="subword-nmt", help=text)
-    text = "merges, or subwords of both languages (40000, as the recipe)"
+    text = "merges, or subwords of both languages (40000, as in the recipe)"
     add("--vocab", type=positive, default=40_000, metavar="N", help=text)
-    text = (
-        "every 100th (En-De) or 1,333rd (En-Fr) training line held out (default), or newstest2013"
-    )
+    text = "validate on every 100th (En-De) or 1,333rd (En-Fr) training line (default), or on newstest2013"
     add("--valid", choices=VALID, default=VALID[0], help=text)
-    text = "take the archives from this URL (http, https, file) or folder only, by their file names"
+    text = "take the archives only from this URL (http, https, file) or folder, by file name"
     add("--mirror", type=mirror, metavar="PLACE", help=text)
-    text = "the archives are not the published ones: record their checksums, compare no counts"
+    text = "the archives are not the published ones: record their checksums, do not compare counts"
     add("--rehearsal", action="store_true", help=text)
     text = "processes (the number of cores, at most 16)"
     add("--workers", type=positive, default=cores(16), metavar="N", help=text)
-    text = "make the data anew where DIR was made with other settings"
+    text = "make the data again if DIR was made with other settings"
     add("--force", action="store_true", help=text)
 
 

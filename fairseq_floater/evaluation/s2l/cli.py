@@ -44,23 +44,23 @@ def _add_split(parts: Any) -> None:
     add("out_dir", type=Path, metavar="OUT_DIR")
     add("--src", dest="source", required=True, metavar="LANG")
     add("--tgt", dest="target", required=True, metavar="LANG")
-    text = "train below N source tokens, without the end symbol; test from there on (80)"
+    text = "train on sources below N tokens (end symbol not counted), test on the others (80)"
     add("--threshold", type=positive, metavar="N", help=text)
     text = "where the bins begin (80 100 120 140, or the same multiples of --threshold)"
     add("--edges", type=_edges, nargs="+", metavar="N", help=text)
-    add("--both-sides", action="store_true", help="train and valid: targets below N as well")
+    add("--both-sides", action="store_true", help="train and valid: only targets below N, too")
     group = parser.add_mutually_exclusive_group(required=True)
     text = "learn N subwords, on the short part only"
     group.add_argument("--vocab", type=positive, metavar="N", help=text)
     group.add_argument("--spm-model", type=Path, metavar="FILE", help="a sentencepiece model")
-    group.add_argument("--encoded", action="store_true", help="the text is in sentencepieces")
+    group.add_argument("--encoded", action="store_true", help="the text is already in subwords")
     group.add_argument("--subwords", choices=(WORDS,), help="none: words are counted")
     text = "leave out pairs with more tokens on a side (1000)"
     add("--max-len", type=positive, default=1000, metavar="N", help=text)
-    add("--max-per-bin", type=positive, metavar="N", help="an even sample of the test pairs")
-    add("--seed", type=int, default=1, help="of the sample (1)")
+    add("--max-per-bin", type=positive, metavar="N", help="at most N test pairs, evenly drawn")
+    add("--seed", type=int, default=1, help="random seed of the sample (1)")
     add("--character-coverage", type=share, default=1.0, metavar="SHARE")
-    text = "a word that stays one subword, between the sentences of a document"
+    text = "word between the sentences of a document, kept as one subword"
     add("--separator", metavar="SYMBOL", help=text)
     add("--workers", type=positive, default=1, metavar="N", help="threads (1)")
     add("--force", action="store_true", help="replace OUT_DIR")
@@ -91,22 +91,22 @@ def _add_score(parts: Any) -> None:
         "score",
         "floater s2l score my_split --hypotheses plain=plain.txt --hypotheses floater=floater.txt \\\n"
         "    --baseline plain --figure s2l.png s2l.svg\n"
-        "several files under one name are several training seeds of that system",
+        "several files with the same NAME are training seeds of one system",
         _score,
         summary="hypotheses of one or more models against the references of a split, bin by bin",
     )
     add = parser.add_argument
-    add("split_dir", type=Path, metavar="SPLIT_DIR", help="of floater s2l split")
+    add("split_dir", type=Path, metavar="SPLIT_DIR", help="folder that floater s2l split made")
     files = {**_NAMED, "metavar": "NAME=FILE"}
     text = "fairseq-generate's output for test, or plain lines"
     add("--hypotheses", required=True, **files, help=text)
-    text = "fairseq-generate --score-reference of test: the loss per token"
+    text = "output of fairseq-generate --score-reference for test, to report the loss per token"
     add("--losses", **files, help=text)
-    add("--short", **files, help="hypotheses of test_short: the trained lengths beside the bins")
-    add("--short-losses", **files, help="the loss on test_short")
-    text = "another metric's numbers (COMET), one a line in the order of the references"
+    add("--short", **files, help="hypotheses for test_short, to score the trained lengths too")
+    add("--short-losses", **files, help="as --losses, for test_short")
+    text = "scores of another metric (COMET), one a line in the order of the references"
     add("--scores", **files, help=text)
-    add("--short-scores", **files, help="the same of test_short")
+    add("--short-scores", **files, help="as --scores, for test_short")
     _add_comparison(parser)
 
 
@@ -116,15 +116,15 @@ def add_compare(verbs: Any) -> None:
         "compare",
         "floater compare work/my_text/data --run plain=work/my_text/seed-1/plain \\\n"
         "    --run plain=work/my_text/seed-2/plain --run rope=work/my_text/seed-1/rope-all-attention ...\n"
-        "several folders under one name are several training seeds of that system",
+        "several folders with the same NAME are training seeds of one system",
         _compare,
     )
     add = parser.add_argument
-    add("data", type=Path, metavar="DATA", help="of scripts/prepare_text.sh")
+    add("data", type=Path, metavar="DATA", help="made by scripts/prepare_text.sh")
     text = "the folder of a run of scripts/protocol.sh"
     add("--run", dest="runs", required=True, **_NAMED, metavar="NAME=FOLDER", help=text)
     add("--tests", nargs="+", metavar="NAME", help="test sets, the main one first (all of DATA)")
-    text = "another metric: its numbers, one a line, are in NAME.TEST.txt of each FOLDER"
+    text = "another metric; its numbers, one a line, are in NAME.TEST.txt of each FOLDER"
     add("--scores", metavar="NAME", help=text)
     _add_comparison(parser)
 
@@ -139,9 +139,9 @@ def _add_comparison(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     text = "compare every system with this one: difference and two-sided p-value"
     add("--baseline", metavar="NAME", help=text)
-    text = "what tables and figures call a system (its name)"
+    text = "name of a system in tables and figures (default: NAME)"
     add("--label", dest="labels", **_NAMED, metavar="NAME=LABEL", help=text)
-    text = "the search's: counts hypotheses that its length limit has cut off"
+    text = "as given to fairseq-generate, to count the hypotheses that its length limit cut off"
     for name in ("--max-len-a", "--max-len-b"):
         add(name, type=float, metavar="X", help=text)
     add_metric_options(parser)
@@ -176,7 +176,7 @@ def _with_figures(
     **options: Any,
 ) -> S2LScores:
     if (max_len_a is None) != (max_len_b is None):
-        raise UsageError("`--max-len-a` and `--max-len-b` are one rule: give both or none.")
+        raise UsageError("`--max-len-a` and `--max-len-b` set one limit: give both or none.")
     for path in figure:
         checked_format(path)  # before the work, not after it
     limit = None if max_len_a is None else (max_len_a, max_len_b)
@@ -202,7 +202,7 @@ def _systems(*files: _Named) -> Sequence[SystemFiles]:
     for named in others:
         for name in named:
             if name not in seeds:
-                raise UsageError(f"`{name}={named[name][0]}` is of a system without hypotheses.")
+                raise UsageError(f"`{name}={named[name][0]}` names a system without hypotheses.")
     return [
         SystemFiles(name, paths, *(named.get(name, []) for named in others))
         for name, paths in seeds.items()
@@ -215,6 +215,6 @@ def _by_name(named: _Named) -> dict[str, list[FilePath]]:
     for name, path in named:
         seeds, place = paths.setdefault(name, {}), Path(path).resolve()
         if place in seeds:
-            raise UsageError(f"`{name}={path}` is given twice, but each must be another seed.")
+            raise UsageError(f"`{name}={path}` is given twice, but must differ for each seed.")
         seeds[place] = path
     return {name: list(seeds.values()) for name, seeds in paths.items()}

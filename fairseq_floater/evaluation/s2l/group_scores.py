@@ -49,8 +49,8 @@ FEW_SENTENCES = 100
 # Length ratios below which hypotheses count as stopping early, and above which as running on.
 EARLY_STOP, RUNS_ON = 0.9, 1.1
 _OTHER_SEEDS = (
-    "Systems have runs of different seeds, so they are not compared seed by seed: a difference may be one "
-    "of seeds."
+    "Systems have runs of different seeds, so they are not compared seed by seed: a difference may come "
+    "from the seeds."
 )
 # The most systems that a warning names.
 _NAMED = 5
@@ -91,10 +91,10 @@ class GroupScorer:
         if baseline is not None and baseline not in shown:
             raise UsageError(f"`--baseline` must be one of {known}, but is {baseline!r} instead.")
         if len(set(shown.values())) < len(shown):
-            raise UsageError(f"`--label` must tell the systems apart, but they are {shown}.")
+            raise UsageError(f"`--label` must differ between the systems, but is {shown}.")
         if unknown := set(labels or {}) - set(names):
             name = min(unknown)
-            raise UsageError(f"`--label` must be of one of {known}, but is of {name!r} instead.")
+            raise UsageError(f"`--label` must name one of {known}, but names {name!r} instead.")
         if length_limit is not None and min(length_limit) < 0:
             rule = "`--max-len-a` and `--max-len-b` must not be negative"
             raise UsageError(f"{rule}, but are {length_limit}.")
@@ -125,13 +125,13 @@ class GroupScorer:
                 late.append((-ratios[longest], f"{label} {ratios[longest]:.2f} in {longest}"))
         if early:
             report.warnings.append(
-                f"Hypotheses that stop early, at less than {EARLY_STOP} of the references' length, are "
-                f"flattered by BLEU and chrF; read the loss. At its shortest: {_first(early)}"
+                f"Hypotheses that stop early, at less than {EARLY_STOP} of the references' length, get too "
+                f"high BLEU and chrF; compare the loss. The shortest: {_first(early)}"
             )
         if late:
             report.warnings.append(
-                f"Hypotheses that run on, past {RUNS_ON} of the references' length, lose BLEU, while the "
-                f"loss of the references does not show it. At its longest: {_first(late)}"
+                f"Hypotheses that run on, past {RUNS_ON} of the references' length, lose BLEU, but the "
+                f"loss of the references does not show this. The longest: {_first(late)}"
             )
         return report
 
@@ -187,8 +187,8 @@ class ScoredSet:
         _rank(contestants)
         if len(index) < FEW_SENTENCES:
             report.warnings.append(
-                f"{name} holds {len(index)} sentences only: scores of fewer than {FEW_SENTENCES} "
-                "mean little."
+                f"{name} holds only {len(index)} sentences: scores of fewer than {FEW_SENTENCES} "
+                "sentences mean little."
             )
 
     def _score(self, system: str, index: Array) -> BinScore:

@@ -188,7 +188,7 @@ class S2LScores:
                     row.append(" → ".join(mean.format(digits) if mean else "-" for mean in means))
                 rows.append(row)
         lines = markdown_table(["system", "", *self.scores], rows)
-        return ["Before and after training on, by bin:", "", *lines, ""] if rows else []
+        return ["Before and after further training, by bin:", "", *lines, ""] if rows else []
 
     def _notes(self) -> list[str]:
         scores = (score for by_system in self.scores.values() for score in by_system.values())
@@ -199,16 +199,16 @@ class S2LScores:
         if self.baseline and self.comparisons:
             notes.append(f"against: the difference from {self.labels[self.baseline]}.")
         if self.resamples and self.comparisons:
-            over = " and, for systems with several, over training seeds" if seeds > 1 else ""
+            over = " and, for systems with several seeds, over seeds" if seeds > 1 else ""
             notes += [
-                f"p is of a test over sentences{over}, corrected (Holm) for the number of comparisons of a "
+                f"p is from a test over sentences{over}, corrected (Holm) for the number of comparisons of a "
                 f"table, {self.comparisons}; the JSON has all p.",
-                "p is two-sided: two to three times what sacreBLEU's paired bootstrap gives.",
+                "p is two-sided: two to three times the p of sacreBLEU's paired bootstrap.",
             ]
         if self.resamples and self._ranks():
-            under = ", with any one of the seeds that all have," if seeds > 1 else ""
+            under = ", with any one of the seeds that all systems have," if seeds > 1 else ""
             notes.append(
-                f"rank: 1 is the lowest loss; in brackets, the places that chance leaves open: a test over "
+                f"rank: 1 is the lowest loss; in brackets, the ranks possible by chance: a test over "
                 f"sentences{under} at {LEVEL:.0%} over all pairs of a column."
             )
         if self.resamples:
@@ -220,11 +220,11 @@ class S2LScores:
         if self.stopping:
             shares = (f"{self.labels[name]} {share:.0%}" for name, share in self.stopping.items())
             notes.append(
-                "stopping: the share of the BLEU lost past the trained length that comes back where each "
+                "stopping: the share of the BLEU lost past the trained length that comes back if each "
                 f"hypothesis is as long as its reference: {', '.join(shares)}."
             )
         if "exact" in self.kinds:
-            notes.append("exact match: the share of hypotheses that are their reference's words.")
+            notes.append("exact match: the share of hypotheses with the words of their reference.")
         if "score" in self.kinds:
             notes.append("score: the mean of the numbers of `--scores`.")
         if self.length_limit:

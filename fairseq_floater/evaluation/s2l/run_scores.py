@@ -136,7 +136,7 @@ def _described(data: Path) -> tuple[dict[str, Any], list[str], list[str]]:
     except FileNotFoundError as error:
         missing = Path(error.filename).name
         raise ScoringError(
-            f"{data} is not what `scripts/prepare_text.sh` makes: it holds no {missing}. A run's data are in "
+            f"{data} was not made by `scripts/prepare_text.sh`: {missing} is missing. A run's data are in "
             "`data` of its --work."
         ) from None
     made, train = summary["parameters"], summary["splits"]["train"]

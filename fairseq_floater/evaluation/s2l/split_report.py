@@ -146,8 +146,7 @@ class SplitReport:
         empty = [name for name in self.bins.names if not self.held_out[name]["found"]]
         if len(empty) == len(self.bins.names):
             raise TextDataError(
-                f"No pair that can be used has a source of {self.bins.threshold} tokens or more: "
-                f"{longest}."
+                f"No usable pair has a source of {self.bins.threshold} tokens or more: {longest}."
             )
         if empty:
             raise TextDataError(
@@ -206,9 +205,9 @@ class SplitReport:
             counted = ", ".join(f"{n:,} {why}" for why, n in reasons.items())
             lines.append(f"Left out of {split}: {counted}.")
         lines += [
-            f"{test}, {side}: {100 * shares['same_line']:.1f} % of the lines stand in the "
-            f"training text, {100 * shares['any_13gram']:.1f} % share 13 words in a row with "
-            f"it, {100 * shares['half_of_13grams']:.1f} % at least half of theirs."
+            f"{test}, {side}: {100 * shares['same_line']:.1f} % of the lines are also in the "
+            f"training text, {100 * shares['any_13gram']:.1f} % share a run of 13 words with "
+            f"it, {100 * shares['half_of_13grams']:.1f} % at least half of their runs."
             for side, tests in self.overlap.items()
             for test, shares in tests.items()
         ]

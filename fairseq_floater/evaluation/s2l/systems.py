@@ -79,7 +79,7 @@ class EvaluationSet:
             bins, files = ([row[column] for row in rows] for column in ("bin", "file"))
             source_tokens = np.array([int(row["source_tokens"]) for row in rows], dtype=np.int64)
         except (csv.Error, KeyError, TypeError, ValueError, OverflowError):
-            raise ScoringError(f"{table} is no table of `floater s2l split`.") from None
+            raise ScoringError(f"{table} is not a table of `floater s2l split`.") from None
         sides = []
         for lang in langs:
             path = folder / f"{name}.{lang}"
@@ -108,7 +108,7 @@ class EvaluationSet:
         lines = [len(side) for side in (sources, references, source_tokens, target_tokens)]
         if len(set(lines)) > 1:
             raise ScoringError(
-                f"{raw} must have as many lines in {langs[0]}, in {langs[1]} and in both in {subwords}, "
+                f"{raw} must have as many lines in {langs[0]} as in {langs[1]} and as both in {subwords}, "
                 f"but has {', '.join(map(str, lines))}."
             )
         groups = Path(f"{raw}.groups")
@@ -160,7 +160,7 @@ def read_runs(files: SystemFiles, test: EvaluationSet) -> list[SystemRun]:
         if paths and len(paths) != seeds:
             raise ScoringError(
                 f"{files.name} has {seeds} files of hypotheses, but {len(paths)} of {kind}; give one of "
-                "each for a seed."
+                "each per seed."
             )
     losses: Sequence[FilePath | None] = files.losses or [None] * seeds
     scores: Sequence[FilePath | None] = files.scores or [None] * seeds
@@ -213,7 +213,7 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
     strange = [i for i, (ours, theirs) in pairs if _plain(ours) != _plain(theirs)]
     # Unknown words and normalisation change some lines; a translation differs in nearly all.
     if len(strange) > len(test) / 2:
-        rule = f"`{path}` must be of fairseq-generate --score-reference"
+        rule = f"`{path}` must come from fairseq-generate --score-reference"
         raise scoring_error(rule, f"sentence {strange[0]} is not the reference")
     return np.array([losses[i] for i in expected], dtype=np.float64)
 
@@ -229,7 +229,7 @@ def check_same_tokens(runs: dict[str, list[SystemRun]]) -> None:
             i = differs[0]
             raise ScoringError(
                 f"The losses of {name} count {tokens[i]:.0f} tokens in sentence {i}, those of "
-                f"{first} {expected[i]:.0f}: only models of one subword model compare."
+                f"{first} {expected[i]:.0f}: compare only models with the same subwords."
             )
 
 

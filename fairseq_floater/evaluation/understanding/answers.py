@@ -67,6 +67,6 @@ def check_ids(
         )
     if strange:
         raise ReportError(
-            f"{files[0]} must answer those of {files[1]} alone, but has {len(strange):,} others, the "
+            f"{files[0]} must answer only those of {files[1]}, but has {len(strange):,} others, the "
             f"first {shown(strange[0])}."
         )

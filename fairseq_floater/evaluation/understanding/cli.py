@@ -22,7 +22,7 @@ def add_glue(verbs: Any) -> None:
         parts, "prepare", example, with_vocabulary(glue_data.prepare), summary=summary
     )
     _add_task(prepare)
-    _add_folders(prepare, "holds the task's folder, as in GLUE's archives: RAW/RTE/train.tsv")
+    _add_folders(prepare, "folder with the task's folder, as in GLUE's archives: RAW/RTE/train.tsv")
     _add_length(prepare)
 
     example = "floater glue score rte predictions.tsv --references data/rte/references.valid.tsv"
@@ -30,7 +30,7 @@ def add_glue(verbs: Any) -> None:
     score = add_verb(parts, "score", example, glue.score, summary=summary)
     _add_task(score)
     _add_files(score)
-    text = "predictions on MNLI's other dev set"
+    text = "predictions for MNLI's mismatched dev set"
     score.add_argument("--mismatched", type=Path, metavar="FILE", help=text)
     score.add_argument("--mismatched-references", type=Path, metavar="FILE")
 
@@ -42,9 +42,9 @@ def add_race(verbs: Any) -> None:
     prepare = add_verb(
         parts, "prepare", example, with_vocabulary(race_data.prepare), summary=summary
     )
-    _add_folders(prepare, "holds train, dev and test, each with middle and high")
+    _add_folders(prepare, "folder with train, dev and test, each with middle and high")
     _add_length(prepare)
-    text = "tokens of question and option with the symbols around them (128, or half of all)"
+    text = "token limit of question and option, with symbols (128, or half of --max-positions)"
     prepare.add_argument("--max-option-length", type=positive, metavar="N", help=text)
 
     example = "floater race score predictions.json --references data/race/references.valid.json"
@@ -59,29 +59,29 @@ def add_squad(verbs: Any) -> None:
     prepare = add_verb(
         parts, "prepare", example, with_vocabulary(squad_data.prepare), summary=summary
     )
-    _add_folders(prepare, "the folder of train-v2.0.json, dev-v2.0.json")
+    _add_folders(prepare, "folder with train-v2.0.json, dev-v2.0.json")
     add = prepare.add_argument
     versions = tuple(squad_data.PUBLISHED)
-    add("--data-version", dest="version", choices=versions, help="where RAW holds both")
+    add("--data-version", dest="version", choices=versions, help="if RAW holds both")
     for split in ("train", "valid"):
-        text = f"of RAW, or a path: instead of the official {split} file"
+        text = f"use this file of RAW, or this path, instead of the official {split} file"
         add(f"--{split}", type=Path, metavar="FILE", help=text)
 
     example = (
         "floater squad score predictions.json --references dev-v2.0.json \\\n"
         "    --na-prob predictions.na.json --na-prob-thresh 0.5"
     )
-    summary = "predictions against an official file: exact match and F1 as officially"
+    summary = "predictions against an official file: official exact match and F1"
     score = add_verb(parts, "score", example, squad.score, summary=summary)
     _add_files(score, "JSON, {id: answer}", "in the official form: dev-v1.1.json")
-    text = "2.0: JSON, {id: how sure it is that there is no answer}; seeks the best threshold too"
+    text = "2.0: JSON, {id: probability of no answer}; the best threshold is reported too"
     score.add_argument("--na-prob", type=Path, metavar="FILE", help=text)
-    text = "above it an answer counts as none (1: what the predictions say)"
+    text = "above it, the question counts as unanswerable (1: the predictions decide)"
     score.add_argument("--na-prob-thresh", type=float, metavar="X", help=text)
 
 
 def _add_task(parser: argparse.ArgumentParser) -> None:
-    text = "CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI or RTE, in any case"
+    text = "CoLA, SST-2, MRPC, QQP, STS-B, MNLI, QNLI or RTE, in upper or lower case"
     parser.add_argument("task_name", metavar="TASK", help=text)
 
 
@@ -90,11 +90,11 @@ def _add_folders(parser: argparse.ArgumentParser, raw: str) -> None:
     add("raw_dir", type=Path, metavar="RAW", help=raw)
     add("out_dir", type=Path, metavar="OUT")
     add_subword_options(parser)
-    add("--force", action="store_true", help="replace OUT, where it was made of other input")
+    add("--force", action="store_true", help="replace OUT if it was made from other input")
 
 
 def _add_length(parser: argparse.ArgumentParser) -> None:
-    text = "tokens that the model takes; longer examples are shortened, end symbols kept (512)"
+    text = "token limit of the model; longer examples are cut but keep end symbols (512)"
     parser.add_argument("--max-positions", type=positive, default=512, metavar="N", help=text)
 
 

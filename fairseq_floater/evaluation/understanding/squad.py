@@ -41,12 +41,12 @@ def score(
         raise UsageError("`--na-prob-thresh` is a threshold of `--na-prob FILE`: give both.")
     squad = read_squad(references)
     questions = squad.questions
-    answers = _by_id(predictions, references, questions, str, "an answer in text")
+    answers = _by_id(predictions, references, questions, str, "an answer as text")
     raw = {q.id: best(answers[q.id], [gold.text for gold in q.answers]) for q in questions}
     if squad.version == "2.0" and na_prob_thresh is None and all(answers.values()):
         say(
-            "Warning: every prediction is an answer, so that each question without one counts as "
-            "wrong; --na-prob FILE --na-prob-thresh 0.5 lets probabilities decide."
+            "Warning: every prediction is an answer, so each question without an answer counts as "
+            "wrong; to decide by probabilities, give --na-prob FILE --na-prob-thresh 0.5."
         )
     final = raw
     nothing: Mapping[str, float] = {}

@@ -103,10 +103,10 @@ def add_work(parser: argparse.ArgumentParser) -> None:
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that :func:`request_of` reads, except ``--work``."""
     add = parser.add_argument
-    text = "text and tasks, laid out as `floater quizzes` does"
+    text = "text and tasks, in the layout of `floater quizzes`"
     add("--raw", type=Path, metavar="DIR", help=text)
     add("--donor", type=Path, metavar="FILE", help="a pretrained RoBERTa, dict.txt beside it")
-    add("--bpe-dir", type=Path, metavar="DIR", help="has encoder.json and vocab.bpe")
+    add("--bpe-dir", type=Path, metavar="DIR", help="folder with encoder.json and vocab.bpe")
     text = "URL or folder to take WikiText-103 and GPT-2's BPE from"
     add("--mirror", metavar="PLACE", help=text)
     add_node_options(parser)
@@ -140,7 +140,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_table_options(parser, "names or patterns: glue-base-rte-floater, 'glue-base-*', 'squad*'")
     text = "seeds of fine-tuning (default: 1,2,3,4,5)"
     add("--seeds", type=seeds, default=[1, 2, 3, 4, 5], metavar="1,2,3", help=text)
-    text = "the tasks of this configuration instead, with both systems; its donor: --donor FILE"
+    text = "run the tasks of this configuration instead, with both systems; its donor: --donor FILE"
     add("--config", type=Path, metavar="CONFIG", help=text)
     text = "where roberta_<size>.yaml are (default: configs)"
     add("--configs", type=Path, default=USER_DIR.parent / "configs", metavar="DIR", help=text)

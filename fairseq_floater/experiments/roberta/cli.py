@@ -25,8 +25,8 @@ def add_run_tables345(verbs: Any) -> None:
         "bash scripts/tables345.sh --config configs/roberta_tiny.yaml --work work/tiny --seeds 1,2",
         from_options(cells.run),
         details="38 cells under five seeds each, one run after the other. Text, data, donor and flow "
-        "stage are\nmade by the first that needs them. A run that another process is at is left to it, "
-        "a finished\nrun is skipped. Ends with the table beside the paper's numbers.",
+        "stage are\nmade by the first run that needs them. Runs that are finished, or in progress, "
+        "are\nskipped. Ends with the table beside the paper's numbers.",
         json=False,
     )
     cells.add_options(parser)
@@ -37,9 +37,9 @@ def add_pretrain_flow(verbs: Any) -> None:
         verbs,
         "pretrain-flow",
         "bash scripts/pretrain_flow.sh configs/roberta_base.yaml --donor roberta_base.pt",
-        "Makes text and donor of CONFIG where they are missing, warm-starts the encoder from the "
-        "donor,\ntrains it by masked LM (FLOATER: h alone, another encoder: all parameters), and prints "
-        "the loss by\ntoken position before and after. A killed run goes on where it was.",
+        "Makes text and donor of CONFIG if they are missing, warm-starts the encoder from the "
+        "donor,\ntrains it by masked LM (FLOATER: only h, another encoder: all parameters), and prints "
+        "the loss by\ntoken position before and after. A killed run continues where it stopped.",
     )
     add_model_options(parser, "--encoder", ())
     add_run_options(parser)
@@ -51,9 +51,9 @@ def add_finetune(verbs: Any) -> None:
         "finetune",
         "bash scripts/finetune.sh configs/roberta_base.yaml --task rte --system floater \\\n"
         "    --raw raw --donor base.pt",
-        "Makes the data of the task, and what the system starts from, where they are missing; "
+        "Makes the data of the task, and the model to start from, if they are missing; "
         "fine-tunes by\nthe recipe of CONFIG, predicts with the chosen checkpoint, scores. A killed run "
-        "goes on where it was.\nThe batch is the recipe's on any number of GPUs that divides it.",
+        "continues where it stopped.\nThe batch is that of the recipe; the number of GPUs must divide it.",
     )
     text = "a task of CONFIG: cola, sst-2, mrpc, qqp, sts-b, mnli, qnli, rte, race, squad1, squad2"
     parser.add_argument("--task", required=True, metavar="T", help=text)

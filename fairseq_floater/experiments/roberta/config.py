@@ -128,11 +128,11 @@ def _check(path: Path, config: Config) -> None:
     check_one_of(path, "data: text", data.text or TEXTS[0], TEXTS)
     check_one_of(path, "shape: arch", config.shape["arch"], ARCHITECTURES)
     needs_vocabulary = data.bpe == "sentencepiece"
-    rule = "given with sentencepiece alone, and above 0"
+    rule = "given with sentencepiece only, and above 0"
     fits = (data.vocab is not None) == needs_vocabulary and (data.vocab or 1) > 0
     require(path, fits, "data: vocab", rule, data.vocab)
     once = data.text is None or data.quizzes is None
-    require(path, once, "data: quizzes", "left out with `text`", data.quizzes)
+    require(path, once, "data: quizzes", "left out if `text` is given", data.quizzes)
     check_budget(path, budget)
     bins = config.position_loss.bins
     rising = bins and bins == sorted({*bins}) and bins[0] > 0

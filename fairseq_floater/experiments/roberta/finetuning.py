@@ -78,7 +78,7 @@ class FineTuning(Steps):
         with self.alone(self.request.work / ".data.lock"):
             family, recipe = self.kind.family, self.experiment.config.recipe(self.task)
             if self.raw is None:
-                self.need_raw(self.data, f"{self.task} is made of raw files", f"{family}/")
+                self.need_raw(self.data, f"{self.task} needs raw files", f"{family}/")
                 return
             options: dict[str, Any] = {}
             if family in ("glue", "race"):

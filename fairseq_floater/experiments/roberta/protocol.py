@@ -68,7 +68,7 @@ class Steps(Job):
             if data.quizzes is not None:
                 if request.raw is not None:
                     path = self.experiment.path
-                    raise UsageError(f"{path} makes its own text; --raw is for yours.")
+                    raise UsageError(f"{path} makes its own text; --raw is for your text.")
                 self.command(floater("quizzes", self.raw, *as_options(data.quizzes)), log=log)
             if data.text is None and self.raw is None:
                 what = f"{self.experiment.path} is for your text"
@@ -140,7 +140,7 @@ def _note_donor(folder: Path, given: Path) -> None:
         if before["sha256"] != donor["sha256"] or record["arguments"]:
             other = before["path"] if before != donor else "trained there"
             raise ReportError(
-                f"{folder.parent} was begun with another donor ({other}) than {given}; give that one, "
+                f"{folder.parent} was begun with another donor ({other}) than {given}; pass the earlier one, "
                 "or use another --work."
             )
         record |= {"donor": donor, "state": "done"}
@@ -157,7 +157,7 @@ class FlowStage(Steps):
     def __init__(self, request: RobertaRequest, launcher: Launcher, locks: Locks | None = None):
         if request.system.encoder == PLAIN:
             raise UsageError(
-                "`--encoder` must be of ours, but is roberta: its stage is the donor's."
+                "`--encoder` must be one of this package, but is roberta, which is the donor."
             )
         self.checkpoint = request.stage_folder / "checkpoints" / "checkpoint_best.pt"
         title = f"masked LM of {system_name(request.system)}"

@@ -131,8 +131,8 @@ def _hypotheses(work: Work, test: str, size: int) -> dict[int, list[str]]:
             lines = translations[number] = read_hypotheses(path)
             if len(lines) != size:
                 raise ReportError(
-                    f"{path} must have {size} sentences, as the test set beside it, but has "
-                    f"{len(lines)}: it is of another one."
+                    f"{path} must have {size} sentences, as the test set has, but has "
+                    f"{len(lines)}: it is of another test set."
                 )
     return translations
 

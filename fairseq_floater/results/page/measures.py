@@ -49,9 +49,7 @@ EXACT = Measure(
     "exact_match_against_baseline",
 )
 BLEU = Measure("bleu", "BLEU", "0 to 100; higher is better", 1, False, "bleu_against_baseline")
-RANK = Measure(
-    "rank_by_loss", "Rank by loss", "below it, the places that chance leaves open", 0, True
-)
+RANK = Measure("rank_by_loss", "Rank by loss", "below it, the ranks possible by chance", 0, True)
 MEASURES = (
     EXACT,
     LOSS,

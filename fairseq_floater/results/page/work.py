@@ -96,7 +96,7 @@ def read_work(folder: Path) -> Work:
     if any(folder.glob("seed-*/*/run.json")):
         raise ReportError(
             f"{folder} must hold {LENGTHS} or {WHOLE}, but does not: `scripts/compare.sh CONFIG --table` "
-            "writes it for the runs that are whole."
+            "writes it for the complete runs."
         )
     return _test_sets(folder)
 
@@ -128,7 +128,7 @@ def _compared(folder: Path, report: dict[str, Any]) -> Work:
     facts = {name: value for name, value in report.items() if name in known and value is not None}
     if stopping := report.get("stopping"):
         shares_of = (f"{report['labels'][name]} {share:.0%}" for name, share in stopping.items())
-        facts["BLEU that told lengths give back"] = ", ".join(shares_of)
+        facts["BLEU regained with told lengths"] = ", ".join(shares_of)
     return Work(folder, systems, groups, report["baseline"], facts, report["warnings"])
 
 

@@ -39,7 +39,7 @@ class QuestionAnsweringConfig(FairseqDataclass):
     )
     question_tokens: int = _option(128, "longer questions are cut to these many tokens")
     window_stride: int = _option(128, "tokens from a window to the next one")
-    answer_tokens: int = _option(30, "tokens of the longest answer that is looked for")
+    answer_tokens: int = _option(30, "tokens of the longest answer that is considered")
     seed: int = II("common.seed")
 
 
