@@ -104,7 +104,7 @@ def test_stored_subwords_are_read_back(gpt2, pieces, tmp_path):
 def test_files_that_are_no_subwords_are_refused(gpt2, tmp_path):
     with pytest.raises(TextDataError, match="holds no subwords"):
         load_subwords(tmp_path)
-    with pytest.raises(TextDataError, match=r"encoder\.json is missing"):
+    with pytest.raises(TextDataError, match=r"encoder\.json, a file of --bpe gpt2, is missing"):
         Gpt2Subwords(tmp_path)
     numbers = json.loads((gpt2 / "encoder.json").read_text())
     (tmp_path / "vocab.bpe").write_text("#version\nqq zz\n")
