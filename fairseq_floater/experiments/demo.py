@@ -38,8 +38,8 @@ Scored on lines of trained length and on longer ones. A second run skips what is
 _JOBS = 2  # at a time, with one thread each: the models are too small for more threads
 _WHERE = """
 plain is fairseq's sinusoidal Transformer from random parameters. The two warm systems continue its training.
-The two others trained from random parameters for as many updates as plain and a warm system together:
-all but plain had equally many.
+The two others train from random parameters. All systems but plain have as many updates in all; those of a
+warm system include plain's.
 
 Page        {work}/page.html: everything below in a browser
 Figure      {work}/scores.png
