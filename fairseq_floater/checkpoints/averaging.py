@@ -6,7 +6,6 @@ inputs. Fewer checkpoints than `--last` or `--best` asks for are an error, never
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Sequence
@@ -152,23 +151,16 @@ def _last_intervals(folder: Path, count: int) -> list[Path]:
 
     fairseq names the checkpoint of an update that ends an epoch by the epoch alone.
     """
-    places = {}
-    for path in folder.iterdir():
-        if match := _UPDATE.match(path.name):
-            places[path] = (int(match[1]), float(match[2]))
-        elif match := _EPOCH.match(path.name):
-            places[path] = (int(match[1]), math.inf)
-    files: list[Path] = []
-    for path in sorted(places, key=places.__getitem__, reverse=True):
-        if len(files) < count and (_UPDATE.match(path.name) or _ends_interval(path)):
-            files.insert(0, path)
-    return files
-
-
-def _ends_interval(path: Path) -> bool:
-    state = load_checkpoint(path)
-    interval = state["cfg"]["checkpoint"]["save_interval_updates"] if state.get("cfg") else 0
-    return interval > 0 and _updates(state) % interval == 0
+    updates = {path: int(path.stem.split("_")[-1]) for path in _numbered(folder, _UPDATE)}
+    for path in reversed(_numbered(folder, _EPOCH)):
+        state = load_checkpoint(path)
+        number, cfg = _updates(state), state.get("cfg")
+        if sum(other > number for other in updates.values()) >= count:
+            break
+        interval = cfg["checkpoint"]["save_interval_updates"] if cfg else 0
+        if interval > 0 and number % interval == 0:
+            updates[path] = number
+    return sorted(updates, key=updates.__getitem__)[-count:]
 
 
 def _best(folder: Path, count: int) -> list[Path]:
