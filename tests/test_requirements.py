@@ -134,4 +134,5 @@ def test_a_verb_whose_extra_is_missing_names_it(tmp_path):
     program = "import sys; sys.modules['jinja2'] = None; sys.argv[0] = 'floater'; "
     program += "from fairseq_floater.cli import main; sys.exit(main())"
     done = run([sys.executable, "-c", program, "page", ".", "page.html"], cwd=tmp_path, code=1)
-    assert "jinja2 is not installed: pip install 'fairseq_floater[page]' inst" in done.stderr
+    remedy = "pip install 'fairseq_floater[page]' installs it."
+    assert f"jinja2 is not installed: {remedy}" in done.stderr

@@ -302,7 +302,7 @@ def test_lists_are_the_same_on_every_machine() -> None:
 
 def test_more_lists_than_there_are_are_refused() -> None:
     message = "`--scale` must be smaller: RTE needs 100 lists of 1 to 1 words for dev, but "
-    with pytest.raises(TextDataError, match=f"^{re.escape(message)}there are only [0-9]\."):
+    with pytest.raises(TextDataError, match=rf"^{re.escape(message)}there are only [0-9]\."):
         list(Draws(1, "RTE", "dev").lists(100, (1, 1)))
 
 

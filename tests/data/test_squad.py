@@ -118,7 +118,7 @@ def test_a_slipped_offset_is_moved_with_a_warning(prepare, slip):
     moved["data"][0]["paragraphs"][0]["qas"][1]["answers"][0]["answer_start"] += slip
     out = prepare(moved)
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    assert "has 1 answers at most" in summary["warnings"][1]
+    assert "has 1 answers at most 2 characters away from their offsets" in summary["warnings"][1]
     assert "question q2" in summary["warnings"][1]
     assert passages(out / "train.jsonl") == passages(out / "valid.jsonl")
 

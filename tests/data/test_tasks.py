@@ -144,7 +144,8 @@ def test_scan_that_is_not_there_or_another_is_refused(
 ) -> None:
     words = ["tasks", "scan", str(tmp_path / "out"), "--valid", "2", "--cutoff"]
     assert main([*words, "8", "--from", str(published)]) == 1
-    assert "must leave pairs for training and for the test, but is 8" in capfd.readouterr().err
+    refusal = "`--cutoff` must leave pairs for training and for the test, but is 8"
+    assert refusal in capfd.readouterr().err
     published.write_text(scan_text() + "IN: run OUT: I_RUN\n")
     assert main([*words, "6", "--from", str(published)]) == 1
     assert "must be SCAN's tasks.txt with the SHA-256" in capfd.readouterr().err

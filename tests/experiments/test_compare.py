@@ -142,7 +142,8 @@ def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys):
         compare(launcher=launcher)
     assert scored(launcher) == [(ROPE, 1)]
     assert "--baseline" not in launcher.scored
-    assert f"processes are running them: {SINUSOID} seed 1" in capsys.readouterr().err
+    skipped = f"Skipped, because other processes are running them: {SINUSOID} seed 1"
+    assert skipped in capsys.readouterr().err
     compare("--status")
     status = capsys.readouterr().out.splitlines()
     assert [line.split()[3] for line in status[:3]] == ["running", "failed", "done"]

@@ -141,7 +141,7 @@ def one_of_two(toy, folder, *options):
 
 
 def in_bash(words):
-    """torchrun's last arguments, which run fairseq-train in bash as DESIGN.md says."""
+    """torchrun's last arguments: fairseq-train in bash, which reads each process's RANK."""
     line = joined([sys.executable, "-m", "fairseq_cli.train", *words])
     return ("--no-python", "bash", "-c", line.replace("'$RANK'", "$RANK"))
 
