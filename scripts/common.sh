@@ -135,7 +135,7 @@ checked() {
 }
 
 # fetch URL SHA256 MD5 FILE: downloads FILE, and once more if a checksum is wrong. Only a right download gets the name
-# FILE. If no checksum is published (-), FILE.sha256 keeps that of the first download.
+# FILE. If no checksum is published (-), FILE.sha256 keeps the first download's.
 fetch() {
     local url=$1 sha256=$2 md5=$3 file=$4 part=$4.part attempt
     if [[ -f $file ]] && { dry || [[ -f $file.sha256 ]]; }; then return; fi

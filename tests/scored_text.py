@@ -25,7 +25,7 @@ HYPOTHESES = [
 
 
 def generated(hypotheses, order=None, others=()):
-    """Return what fairseq-generate prints; ``others`` are worse hypotheses of each sentence."""
+    """Return the output of fairseq-generate; ``others`` are worse hypotheses of each sentence."""
     lines = ["2024-01-01 00:00:00 | INFO | fairseq_cli.generate | loading model(s)"]
     for i in order if order is not None else range(len(hypotheses)):
         lines += [f"S-{i}\tsource {i}", f"T-{i}\ttarget {i}"]

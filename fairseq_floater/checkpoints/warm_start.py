@@ -173,8 +173,8 @@ def _copy(model: BaseFairseqModel, donor: Donor, report: WarmStartReport) -> Non
             report.ignored.append(name)
         elif state[name].shape != tensor.shape:
             raise CheckpointError(
-                f"{donor.path} has another shape: its {name} is {list(tensor.shape)}, that of the "
-                f"new model {list(state[name].shape)}."
+                f"{donor.path} has another shape: its {name} is {list(tensor.shape)}, the new "
+                f"model's {list(state[name].shape)}."
             )
         else:
             report.copied.append(name)

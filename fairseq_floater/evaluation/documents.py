@@ -11,7 +11,7 @@ def sentences_of(
     """Return the sentences of both sides, and the position of each in its document, from 0.
 
     If a hypothesis has too few sentences, empty ones are appended. If too many, the surplus joins the last.
-    Hypotheses are not split if their number is not that of the documents: a system may translate sentences.
+    If there are not as many hypotheses as documents, they are sentences already and stay whole.
     """
     parts = [[part.strip() for part in line.split(separator)] for line in references]
     places = [place for sentences in parts for place in range(len(sentences))]

@@ -40,7 +40,7 @@ class Look:
     def suits(self, system: System, separator: str | None = None) -> bool:
         """Return whether a model of ``system`` takes this look; fairseq's own has no position options.
 
-        ``separator`` is that of the configuration.
+        ``separator`` is the configuration's.
         """
         if not self.spec:
             return True

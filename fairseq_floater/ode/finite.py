@@ -4,7 +4,7 @@ The rule: a trajectory that is not finite stops the run. So does a gradient with
 not finite, if the gradient that came in from the model was finite. An infinite or NaN gradient from the
 model (which may overflow under fairseq's loss scaling) is passed on. So is a gradient of the dynamics'
 parameters that overflows by itself. With ``--fp16`` and ``--amp`` fairseq then skips the update and lowers
-the scale; in float32 it stops. torchdiffeq's adjoint solves again backwards and has errors of its own.
+the scale; in float32 it stops. torchdiffeq's adjoint solves again backwards, with further errors.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class EncoderSpec:
         heads: number of heads of self-attention.
         blocks: the numbers that the stack's blocks had in training.
         vocabulary: V, the words of the dictionary, special ones included.
-        length_option: the option that sets ``max_positions``; empty: that of the side.
+        length_option: the option that sets ``max_positions``; empty: the side's option.
         fills_length: whether input is usually as long as ``max_positions``, like pieces of running text,
             or much shorter, like sentences.
         eval_law: what ``--position-eval`` changes.

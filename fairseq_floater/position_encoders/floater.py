@@ -142,7 +142,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
 
     With ``--floater-theta block`` each block has its own dynamics, and they are solved in turn.
     Shapes: table [N, S, L, C]. Unit of time: one token is ``--floater-delta``. Past the trained
-    length the flow goes on. The gradient is that of the discrete solve, at every update
+    length the flow goes on. The discrete solve is differentiated, at every update
     unless ``--floater-update-interval`` is set.
     """
 

@@ -173,7 +173,7 @@ class _Readers:
         return torch.rad2deg(cosines.clamp(-1, 1).acos())
 
     def _values(self, part: Any, tables: Tables) -> Tensor:
-        """Return what is added to the output if one key has all the weight, by distance: [D, H, M]."""
+        """Return the vector added to the output if one key has all the weight, by distance: [D, H, M]."""
         added = []
         for weights in torch.eye(len(self.distances)).split(_MOST_KEYS):
             each = weights[:, None, None].expand(-1, self.heads, 1, -1)

@@ -43,7 +43,7 @@ class Scored(NamedTuple):
 
     @property
     def text(self) -> tuple[str, int | None]:
-        """Return what identifies the text: WMT14's pair, if it is WMT14, and the size of the test set."""
+        """Return the text's identity: WMT14's pair, if it is WMT14, and the size of the test set."""
         return self.run.settings.get("wmt14", ""), self.run.scores[self.test].get("sentences")
 
     def score(self, name: str) -> float | None:

@@ -43,7 +43,7 @@ def test_the_order_of_tokens_matters_exactly_where_there_are_positions(encoder, 
 
 @h.every_case
 def test_length(encoder, blocks, target):
-    # Without RoBERTa's own table, which has a limit of its own.
+    # Without RoBERTa's table, which would set another limit.
     model = visible(encoder, blocks, target, max_positions=16, position_base="drop")
     if POSITION_ENCODERS[encoder].inductive:
         assert model.max_positions() == UNLIMITED_POSITIONS

@@ -145,7 +145,7 @@ def test_seeds_give_a_mean_and_a_spread(folder, systems):
     # Losses of 2 and 4 bits a token for the seeds of `bad`, 1 and 2 for `good`.
     assert report.scores["all"]["bad"].loss.per_seed == [2, 4]
     assert report.scores["all"]["good"].loss.value == 1.5
-    # Resampled sentences change neither loss: the interval is that of the mean, not of a seed.
+    # Resampled sentences change neither loss: the interval belongs to the mean, not to a seed.
     of_bad = report.to_json_dict()["bins"]["all"]["systems"]["bad"]["loss_bits_per_token"]
     assert (of_bad["low"], of_bad["value"], of_bad["high"]) == (3, 3, 3)
     assert "Means over up to 2 training seeds" in report.format_text()

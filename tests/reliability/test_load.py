@@ -22,7 +22,7 @@ LINES = int(os.environ.get("FLOATER_LOAD_LINES", 200_000))
 CHECKPOINTS = 20
 MEGABYTE = 1 << 20
 
-# A process inherits its parent's peak memory; that of these tests, with torch in it, is too large.
+# A process inherits its parent's peak memory; these tests have loaded torch, so theirs is too large.
 BETWEEN = """
 import resource, subprocess, sys
 code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL)

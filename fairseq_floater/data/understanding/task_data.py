@@ -35,7 +35,7 @@ class TaskData(ABC):
         """Write a split into the folder ``work``; return its counts, the examples first, and warnings."""
 
     def facts(self, examples: dict[str, Any]) -> dict[str, Any]:
-        """Return what the summary holds beside counts and warnings."""
+        """Return further entries of the summary, beside counts and warnings."""
         return {}
 
     def prepare(self, out_dir: Path, parameters: dict[str, Any], force: bool) -> PreparedFolder:

@@ -53,7 +53,7 @@ def add_finetune(verbs: Any) -> None:
         "    --raw raw --donor base.pt",
         "Makes the data of the task, and the model to start from, if they are missing; "
         "fine-tunes by\nthe recipe of CONFIG, predicts with the chosen checkpoint, scores. A killed run "
-        "continues where it stopped.\nThe batch is that of the recipe; the number of GPUs must divide it.",
+        "continues where it stopped.\nThe batch has the recipe's size; the number of GPUs must divide it.",
     )
     text = "a task of CONFIG: cola, sst-2, mrpc, qqp, sts-b, mnli, qnli, rte, race, squad1, squad2"
     parser.add_argument("--task", required=True, metavar="T", help=text)

@@ -6,7 +6,7 @@ of the size, p_{k+1} = p_k + step * sum_j b_j h_{k-j}, and so meets each bend in
 first three steps have no history and are RK4's. Values and slopes on the grid are interpolated
 as in `hermite.py`, so a row does not depend on how many rows follow it.
 
-The gradient is that of the discrete solution. For :class:`PositionDynamics` it is written out: a step
+The discrete solution is differentiated. For :class:`PositionDynamics` it is written out: a step
 back takes one product with each transposed weight, and large products at the end give the gradients of
 the weights. Each step's value and hidden layer are kept: 2 K R C numbers for K steps of R rows.
 """

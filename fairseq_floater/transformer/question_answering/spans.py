@@ -30,7 +30,7 @@ def windows(length: int, room: int, stride: int) -> list[tuple[int, int]]:
     Args:
         length: tokens of the passage.
         room: tokens that a window can hold, at least 1.
-        stride: tokens from the beginning of a window to that of the next, at most ``room``.
+        stride: tokens between the starts of two windows in a row, at most ``room``.
     """
     step = min(stride, room)
     begins = [(0, min(room, length))]
