@@ -7,6 +7,7 @@
 # The rest of the time is the download: torch for Linux from PyPI brings some gigabytes of CUDA libraries.
 #
 # FLOATER_PYTHON=PYTHON   use this environment instead; it is checked, and nothing is installed
+# FLOATER_BASE_PYTHON=PYTHON   make .venv with this Python, e.g. python3.13
 # FLOATER_TORCH=SPEC      torch to install, e.g. a build for your CUDA
 # FLOATER_FAIRSEQ=SPEC    fairseq to build: a folder, an archive or git+https://...; patched for Python 3.11 if needed
 # example: bash scripts/setup.sh && .venv/bin/floater info

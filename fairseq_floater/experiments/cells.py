@@ -107,7 +107,8 @@ def run_cells(
             launcher.say(f"{cell.name}: {sentence(error)}")
             outcome.failed.append(cell.title)
 
-    with ThreadPoolExecutor(1 if launcher.dry_run else jobs) as pool:
+    side_by_side = 1 if launcher.dry_run else jobs
+    with ThreadPoolExecutor(side_by_side, initializer=launcher.begin_job) as pool:
         list(pool.map(run, cells))
     return outcome
 

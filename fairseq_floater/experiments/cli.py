@@ -81,7 +81,7 @@ def add_run(verbs: Any) -> None:
             losses=args.losses,
         )
         gpus = use_gpus(request.machines, dry_run=args.dry_run)
-        launcher = Launcher(dry_run=args.dry_run, environment=gpus)
+        launcher = Launcher(dry_run=args.dry_run, of_jobs=gpus)
         with launcher.signals():
             protocol = Protocol(request, launcher)
             protocol.run()

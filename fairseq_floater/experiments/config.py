@@ -20,6 +20,7 @@ from fairseq_floater.experiments.sections import (
     check_missing,
     check_one_of,
     check_rate,
+    key_name,
     read_sections,
     require,
 )
@@ -51,11 +52,13 @@ class Languages:
 class Data:
     """The source of the text, its segmentation and cleaning, the test sets and BLEU's tokenizer.
 
-    With ``subwords: none`` the words are the tokens, and ``vocab`` and ``bpe`` must be left out.
+    With ``subwords: none`` the words are the tokens, and ``vocab`` and ``bpe`` must be left out. With
+    ``spm-model``, a file relative to the configuration's folder, no subwords are learned.
     """
 
     bpe: str | None = None
     vocab: int | None = None
+    spm_model: str | None = None
     subwords: str | None = None
     max_len: int | None = None
     max_ratio: int | float | None = None
@@ -140,6 +143,8 @@ def read_config(path: Path) -> Config:
     """
     config = read_sections(path, Config, nested=("data", "budget", "compare", "s2l"))
     _check(path, config)
+    if config.data.spm_model is not None:
+        config.data.spm_model = str(path.parent / config.data.spm_model)
     return config
 
 
@@ -156,14 +161,18 @@ def _check(path: Path, config: Config) -> None:
         check_missing(path, [f"{section}.{key}" for key in keys if options.get(key) is None])
     check_one_of(path, "shape: arch", config.shape["arch"], ARCHITECTURES.values())
     check_one_of(path, "data: bpe", data.bpe or SUBWORDS[0], SUBWORDS)
-    if data.subwords is None:
-        check_missing(path, ["data.vocab"] if data.vocab is None else [])
-    else:
+    left_out: tuple[str, ...] = ()
+    if data.subwords is not None:
         check_one_of(path, "data: subwords", data.subwords, [WORDS])
-        rule = "left out if `subwords` is none (null removes what `extends` sets)"
-        for key in ("vocab", "bpe", "wmt14"):
-            given = getattr(data, key)
-            check(given is None, f"data: {key}", rule, given)
+        left_out = "vocab", "bpe", "wmt14", "spm_model"
+    elif data.spm_model is not None:
+        left_out = "vocab", "bpe", "wmt14"
+    else:
+        check_missing(path, ["data.vocab"] if data.vocab is None else [])
+    rule = "left out with `subwords` or `spm-model` (null removes what `extends` sets)"
+    for key in left_out:
+        given = getattr(data, key)
+        check(given is None, key_name(f"data.{key}"), rule, given)
     if data.wmt14 is not None:
         check_one_of(path, "data: wmt14", data.wmt14, RECIPES)
         pair = f"{languages.source}-{languages.target}"

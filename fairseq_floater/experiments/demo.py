@@ -51,9 +51,12 @@ Data        {work}/numbers (raw), {work}/data (subword model, binarised)"""
 
 def run(work: Path, dry_run: bool) -> None:
     machines, experiment = Machines(min(1, len(visible_gpus()))), Experiment(CONFIG)
-    environment = {**ONE_THREAD, **use_gpus(machines, dry_run=dry_run)}
-    screen = Screen(len(SYSTEMS))
-    launcher = Launcher(dry_run=dry_run, screen=screen, environment=environment)
+    launcher = Launcher(
+        dry_run=dry_run,
+        screen=Screen(len(SYSTEMS)),
+        environment=ONE_THREAD,
+        of_jobs=use_gpus(machines, _JOBS, dry_run=dry_run),
+    )
     requests = (RunRequest(experiment, system, work, machines=machines) for system in SYSTEMS)
     cells = [Cell(r.system.name, work / r.system.name, partial(Protocol, r)) for r in requests]
     with launcher.signals():

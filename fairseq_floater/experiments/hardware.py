@@ -136,24 +136,27 @@ def visible_gpus() -> list[str]:
     return [line.strip() for line in listing.splitlines() if line.strip().isdigit()]
 
 
-def use_gpus(machines: Machines, *, dry_run: bool = False) -> dict[str, str]:
-    """Return the environment variables that hide all GPUs but the requested number; {} in a dry run.
+def use_gpus(machines: Machines, jobs: int = 1, *, dry_run: bool = False) -> list[dict[str, str]]:
+    """Return the environment variables that hide all GPUs but its own from each of the jobs.
 
     fairseq uses every GPU that it sees, and starts a process for each even with --cpu. An update would
-    then have other tokens than recorded.
+    then have other tokens than recorded. Jobs share GPUs only if there are too few for all. A dry run
+    hides none.
 
     Raises:
         UserError: the machine has fewer GPUs than requested.
     """
     if dry_run:
-        return {}
+        return [{}]
     gpus, wanted = visible_gpus(), 0 if machines.on_cpu else machines.processes
     if wanted > len(gpus):
         raise UserError(
             f"--processes {wanted}, but {len(gpus)} GPUs are visible here; to train on the "
             "CPU, pass --cpu."
         )
-    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[:wanted])}
+    shares = max(len(gpus) // max(wanted, 1), 1)
+    first = [job % shares * wanted for job in range(jobs)]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[i : i + wanted])} for i in first]
 
 
 def starter(name: str, machines: Machines) -> list[str]:

@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import local
 from types import FrameType
 from typing import Any
 
@@ -54,6 +55,7 @@ class Launcher:
         dry_run: print the commands instead, on stdout.
         screen: where messages go.
         environment: variables of the commands, added to those of this process.
+        of_jobs: further variables for each of the jobs that run side by side, such as its GPUs.
     """
 
     def __init__(
@@ -61,7 +63,8 @@ class Launcher:
         *,
         dry_run: bool = False,
         screen: Screen | None = None,
-        environment: dict[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        of_jobs: Sequence[Mapping[str, str]] = ({},),
     ):
         self.dry_run = dry_run
         self.screen = screen or Screen()
@@ -69,10 +72,15 @@ class Launcher:
             **os.environ,
             # The scripts that are called use this Python, and do not check its setup again.
             **{"FLOATER_PYTHON": sys.executable, "FLOATER_SET_UP": sys.executable},
-            **{"FLOATER_SAVE_ON_SIGTERM": "1", **(environment or {})},
+            **{"FLOATER_SAVE_ON_SIGTERM": "1", **(environment or {}), **of_jobs[0]},
         }
+        self._of_jobs, self._of_thread = iter(of_jobs), local()
         self._children: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
+
+    def begin_job(self) -> None:
+        """Give this thread's commands the variables of the next job."""
+        self._of_thread.environment = next(self._of_jobs, {})
 
     def say(self, text: str) -> None:
         """Print a message, in a dry run too."""
@@ -177,7 +185,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                env=self.environment,
+                env={**self.environment, **getattr(self._of_thread, "environment", {})},
                 pass_fds=tuple(locks),
             )
             self._children.add(child)

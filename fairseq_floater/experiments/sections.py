@@ -77,7 +77,10 @@ def read_yaml(path: Path) -> DictConfig | ListConfig:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(f"{path} cannot be read as YAML: {reason}.") from None
     if isinstance(loaded, DictConfig) and (extended := loaded.pop("extends", None)):
-        return OmegaConf.merge(read_yaml(path.parent / str(extended)), loaded)
+        base = path.parent / str(extended)
+        if not base.exists():
+            raise ConfigError(f"{path} extends {base}, which does not exist.")
+        return OmegaConf.merge(read_yaml(base), loaded)
     return loaded
 
 

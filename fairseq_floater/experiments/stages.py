@@ -153,17 +153,17 @@ class Experiment(ConfiguredExperiment):
 
     def _split(self, setting: Setting) -> list[str]:
         options = _options_of(self.s2l, "systems", "baseline", "before")
-        names = ("vocab", "subwords", "separator")
+        names = ("vocab", "spm_model", "subwords", "separator")
         of_subwords = {name: vars(self.config.data)[name] for name in names}
-        return self._languages() + as_options({**of_subwords, **options})
+        return self._languages() + as_options({**dashed(of_subwords), **options})
 
     def _prepare(self, setting: Setting) -> list[str]:
         options = _options_of(self.config.data, "numbers", "tests", "tokenize", "wmt14")
         if self.config.s2l is not None:
             options["max-len"] = 0  # train on all that the split kept
         if self.config.s2l is not None and self.bpe != WORDS:
-            # The split has learned the subwords, because it counts lengths in them.
-            del options["vocab"]
+            # The split has the subword model, because it counts lengths in subwords.
+            options["vocab"] = None
             options["spm-model"] = place(Path(setting.work) / "split" / "spm.model")
         if self.bpe == WORDS and not self.config.shape.get("share-all-embeddings"):
             options["separate-dictionaries"] = True

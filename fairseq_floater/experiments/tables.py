@@ -40,11 +40,12 @@ class Table(ABC):
         self.args, self.work, self.name = args, args.work, name
         self.cells, self.shared, self.jobs = cells, shared, jobs
         looks = args.list or args.status or args.table
-        gpus = {} if looks else use_gpus(machines_from_args(args), dry_run=args.dry_run)
+        machines, dry_run = machines_from_args(args), args.dry_run or looks
         self.launcher = Launcher(
             dry_run=args.dry_run,
             screen=Screen(len(cells), self.left),
-            environment={**(environment or {}), **gpus},
+            environment=environment,
+            of_jobs=use_gpus(machines, jobs, dry_run=dry_run),
         )
 
     def act(self) -> None:

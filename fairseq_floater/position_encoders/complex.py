@@ -39,7 +39,7 @@ class ComplexOrderEmbedding(InputStage):
 
     name = "complex"
     title = "complex order"
-    formula = "x_i turned by i w, w of its word"
+    formula = "x_i rotated by i w, w of its word"
     source = "Wang et al. 2020"
     parameter_efficient = False
     continuous = True

@@ -99,7 +99,7 @@ class RopePositions(AttentionPositions):
 
     name = "rope"
     title = "RoPE"
-    formula = "q_i, k_j turned by i w, j w"
+    formula = "q_i, k_j rotated by i w, j w"
     source = "Su et al. 2021"
     part = RopePart
     acts_on = "queries, keys"

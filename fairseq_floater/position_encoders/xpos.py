@@ -30,7 +30,7 @@ class XposPositions(RopePositions):
 
     name = "xpos"
     title = "xPos"
-    formula = "q_i, k_j turned by i w, j w; decoder: product times z^((i - j) / 512)"
+    formula = "q_i, k_j rotated by i w, j w; decoder: product times z^((i - j) / 512)"
     source = "Sun et al. 2023; encoder: RoPE"
     can_cross = False
     range_advice = (

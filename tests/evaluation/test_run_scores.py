@@ -184,12 +184,12 @@ def test_sentences_longer_than_any_trained_on_are_a_group_of_their_own(data, run
     made["parameters"]["max_len"] = 30
     (data / "summary.json").write_text(json.dumps(made))
     report = score_runs(data, runs, tests=["test"], bootstrap=0)
-    assert list(report.scores) == ["test", "test, up to 30", "test, longer"]
+    assert list(report.scores) == ["test", "test, up to 30", "test, longer than 30"]
     # Two pieces a word; a side of more than 15 words is left out of training.
     sides = [lines_of(data, "test", lang) for lang in ("en", "de")]
     short = [i for i in range(120) if all(len(side[i].split()) <= 15 for side in sides)]
     assert 0 < len(short) == report.sentences["test, up to 30"]
-    assert report.sentences["test, longer"] == 120 - len(short)
+    assert report.sentences["test, longer than 30"] == 120 - len(short)
     references = [sides[1][i] for i in short]
     hypotheses = damaged(sides[1], 1, 0.1)
     expected = BLEU().corpus_score([hypotheses[i] for i in short], [references]).score

@@ -83,10 +83,15 @@ def write(tmp_path, change):
         (lambda c: c["optimisation"].update(lr="fast"), "`optimisation: lr` must be a number"),
         (lambda c: c["generation"].pop("beam"), "`generation` lacks beam"),
         (lambda c: c["data"].update(wmt14="en-fr"), "`data: wmt14` must be en-de, as `languages`"),
-        (lambda c: c["data"].update(subwords="none"), "`data: vocab` must be left out if"),
+        (lambda c: c["data"].update(subwords="none"), "`data: vocab` must be left out with"),
         (
             lambda c: c["data"].update(subwords="bpe", vocab=None),
             "`data: subwords` must be one of none",
+        ),
+        (lambda c: c["data"].update({"spm-model": "m"}), "`data: vocab` must be left out with"),
+        (
+            lambda c: c["data"].update({"spm-model": "m", "subwords": "none", "vocab": None}),
+            "`data: spm-model` must be left out with",
         ),
         (lambda c: c["languages"].update(source=False), "in quotes if YAML reads it as"),
     ],
@@ -112,7 +117,7 @@ def test_a_configuration_extends_another(tmp_path):
     assert config.budget.donor == {"max-epoch": 2, "lr": 1}
     assert (config.shape, config.generation) == (extended.shape, extended.generation)
     path.write_text("extends: gone.yaml")
-    with pytest.raises(ConfigError, match="There is no configuration .*gone.yaml"):
+    with pytest.raises(ConfigError, match="french.yaml extends .*gone.yaml, which does"):
         Experiment(path)
 
 
@@ -134,6 +139,20 @@ def test_whole_words_reach_every_stage(tmp_path):
     for stage in ("split", "prepare"):
         words = Experiment(s2l).arguments(stage, System())
         assert words[4:6] == ["--subwords", "none"] and "--spm-model" not in words
+
+
+def test_a_ready_subword_model_is_found_beside_the_configuration(tmp_path):
+    def ready(config):
+        config["data"].update({"vocab": None, "spm-model": "mine.model"})
+
+    def by_length(config):
+        ready(config)
+        config["s2l"] = yaml.safe_load(S2L.read_text())["s2l"]
+
+    for change, stage in ((ready, "prepare"), (by_length, "split")):
+        words = Experiment(write(tmp_path, change)).arguments(stage, System())
+        assert words[4:6] == ["--spm-model", str(tmp_path / "mine.model")]
+        assert "--vocab" not in words
 
 
 @pytest.mark.parametrize("text", ["{", "just words", "a: [1\n", "a: 1\na: 2"])

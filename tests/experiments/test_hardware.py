@@ -44,12 +44,17 @@ def test_gpus_are_those_that_a_program_sees(machine):
         assert len(visible_gpus()) == count
 
 
-def test_a_run_sees_no_more_gpus_than_it_uses(machine):
+def test_each_job_sees_its_own_gpus(machine):
+    def seen(machines, jobs=1):
+        return [job["CUDA_VISIBLE_DEVICES"] for job in use_gpus(machines, jobs)]
+
     machine(8)
-    assert use_gpus(Machines(2)) == {"CUDA_VISIBLE_DEVICES": "0,1"}
-    assert use_gpus(Machines(2, cpu=True)) == {"CUDA_VISIBLE_DEVICES": ""}
+    assert seen(Machines(2)) == ["0,1"]
+    assert seen(Machines(2), 3) == ["0,1", "2,3", "4,5"]
+    assert seen(Machines(3), 3) == ["0,1,2", "3,4,5", "0,1,2"]
+    assert seen(Machines(2, cpu=True), 2) == ["", ""]
     machine(8, "5,3")
-    assert use_gpus(Machines(1)) == {"CUDA_VISIBLE_DEVICES": "5"}
+    assert seen(Machines(1)) == ["5"]
     machine(8, "0")
     with pytest.raises(UserError, match="--processes 2, but 1 GPUs are visible here"):
         use_gpus(Machines(2))

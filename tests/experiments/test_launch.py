@@ -9,6 +9,8 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from threading import Barrier
+from types import SimpleNamespace
 
 import pytest
 from toy import environment
@@ -111,6 +113,23 @@ def test_side_by_side_nothing_begins_after_a_failure(capsys):
     begun.clear()
     assert run_cells(cells(begun, BusyError()), Launcher(), 2) == ([], ["system 1"])
     assert sorted(begun) == [0, 1, 2, 3]
+
+
+def test_commands_of_each_job_have_its_variables(tmp_path):
+    launcher = Launcher(of_jobs=[{"GPU": "0"}, {"GPU": "1"}])
+    both = Barrier(2)
+
+    def job(number, launcher):
+        both.wait()  # until both threads have begun
+        launcher.run(["printenv", "GPU"], output=tmp_path / number)
+
+    tasks = [
+        Cell(n, Path(n), lambda of, n=n: SimpleNamespace(run=lambda: job(n, of))) for n in "ab"
+    ]
+    assert run_cells(tasks, launcher, 2) == ([], [])
+    assert {(tmp_path / n).read_text() for n in "ab"} == {"0\n", "1\n"}
+    launcher.run(["printenv", "GPU"], output=tmp_path / "main")
+    assert (tmp_path / "main").read_text() == "0\n"
 
 
 def stopped(screen):

@@ -111,7 +111,7 @@ def score_runs(
         longer = (np.maximum(test.source_tokens, target_tokens) > longest) & (longest > 0)
         if 0 < longer.sum() < len(test):
             scored.add_group(f"{name}, up to {longest}", np.flatnonzero(~longer))
-            scored.add_group(f"{name}, longer", np.flatnonzero(longer))
+            scored.add_group(f"{name}, longer than {longest}", np.flatnonzero(longer))
         for part in sorted({*test.bins} - {name}, key=_by_numbers):
             scored.add_group(part, test.members(part))
     return scorer.finish()
