@@ -90,7 +90,8 @@ class ComparisonTable(Table):
                 "each seed; leave one of the two out."
             )
         cells = select(list(self._cells(args)), args.only)
-        on_cpu = machines_from_args(args).on_cpu
+        machines = machines_from_args(args, self.experiment.config.budget)
+        on_cpu = machines.on_cpu
         jobs = args.jobs or (min(len(os.sched_getaffinity(0)), _MOST_JOBS) if on_cpu else 1)
         self.by_length = self.experiment.config.s2l is not None
         super().__init__(
@@ -100,6 +101,7 @@ class ComparisonTable(Table):
             self._donors(args) if any(stages[c.name] == "finetune" for c in cells) else (),
             jobs=jobs,
             environment=ONE_THREAD if on_cpu and jobs > 1 else None,
+            machines=machines,
         )
 
     def _cells(self, args: argparse.Namespace) -> Iterator[Cell]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.cells import Cell, run_cells, status_text
-from fairseq_floater.experiments.hardware import machines_from_args, use_gpus
+from fairseq_floater.experiments.hardware import Machines, machines_from_args, use_gpus
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.screen import Screen
@@ -25,6 +25,7 @@ class Table(ABC):
         shared: the runs that the cells start from, which the status shows.
         jobs: number of cells at a time.
         environment: further environment variables of the commands.
+        machines: of each cell; default: those of the command line.
     """
 
     def __init__(
@@ -36,11 +37,12 @@ class Table(ABC):
         *,
         jobs: int = 1,
         environment: Mapping[str, str] | None = None,
+        machines: Machines | None = None,
     ):
         self.args, self.work, self.name = args, args.work, name
         self.cells, self.shared, self.jobs = cells, shared, jobs
         looks = args.list or args.status or args.table
-        machines, dry_run = machines_from_args(args), args.dry_run or looks
+        machines, dry_run = machines or machines_from_args(args), args.dry_run or looks
         self.launcher = Launcher(
             dry_run=args.dry_run,
             screen=Screen(len(cells), self.left),
