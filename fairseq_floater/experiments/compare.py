@@ -26,7 +26,7 @@ from fairseq_floater.experiments.commands import (
 )
 from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.forms import systems_of
-from fairseq_floater.experiments.hardware import machines_from_args
+from fairseq_floater.experiments.hardware import Machines, machines_from_args
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.looks import TOLD, Look, by_specs, check_looks, in_windows
 from fairseq_floater.experiments.preparation import RunRequest
@@ -89,9 +89,8 @@ class ComparisonTable(Table):
                 f"{args.config}: with `--donor` the system `--encoder {PLAIN}` has one run, not one for "
                 "each seed; leave one of the two out."
             )
-        cells = select(list(self._cells(args)), args.only)
         machines = machines_from_args(args, self.experiment.config.budget)
-        on_cpu = machines.on_cpu
+        cells, on_cpu = select(list(self._cells(args, machines)), args.only), machines.on_cpu
         jobs = args.jobs or (min(len(os.sched_getaffinity(0)), _MOST_JOBS) if on_cpu else 1)
         self.by_length = self.experiment.config.s2l is not None
         super().__init__(
@@ -104,8 +103,7 @@ class ComparisonTable(Table):
             machines=machines,
         )
 
-    def _cells(self, args: argparse.Namespace) -> Iterator[Cell]:
-        machines = machines_from_args(args, self.experiment.config.budget)
+    def _cells(self, args: argparse.Namespace, machines: Machines) -> Iterator[Cell]:
         for seed in self.seeds:
             for entry in self.systems:
                 request = RunRequest(

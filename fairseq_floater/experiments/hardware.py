@@ -136,12 +136,11 @@ def visible_gpus() -> list[str]:
     return [line.strip() for line in listing.splitlines() if line.strip().isdigit()]
 
 
-def use_gpus(machines: Machines, jobs: int = 1, *, dry_run: bool = False) -> list[dict[str, str]]:
-    """Return the environment variables that hide all GPUs but its own from each of the jobs.
+def use_gpus(machines: Machines, *, dry_run: bool = False) -> list[dict[str, str]]:
+    """Return, for each run that fits beside others, the environment variables that hide others' GPUs.
 
     fairseq uses every GPU that it sees, and starts a process for each even with --cpu. An update would
-    then have other tokens than recorded. Jobs share GPUs only if there are too few for all. A dry run
-    hides none.
+    then have other tokens than recorded. A dry run hides none.
 
     Raises:
         UserError: the machine has fewer GPUs than requested.
@@ -154,9 +153,9 @@ def use_gpus(machines: Machines, jobs: int = 1, *, dry_run: bool = False) -> lis
             f"--processes {wanted}, but {len(gpus)} GPUs are visible here; to train on the "
             "CPU, pass --cpu."
         )
-    shares = max(len(gpus) // max(wanted, 1), 1)
-    first = [job % shares * wanted for job in range(jobs)]
-    return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[i : i + wanted])} for i in first]
+    runs = len(gpus) // wanted if wanted else 1
+    groups = [gpus[wanted * run : wanted * (run + 1)] for run in range(runs)]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(group)} for group in groups]
 
 
 def starter(name: str, machines: Machines) -> list[str]:

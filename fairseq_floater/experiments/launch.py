@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import local
@@ -55,7 +56,7 @@ class Launcher:
         dry_run: print the commands instead, on stdout.
         screen: where messages go.
         environment: variables of the commands, added to those of this process.
-        of_jobs: further variables for each of the jobs that run side by side, such as its GPUs.
+        of_jobs: further variables, such as GPUs; jobs that run side by side take turns at them.
     """
 
     def __init__(
@@ -74,13 +75,13 @@ class Launcher:
             **{"FLOATER_PYTHON": sys.executable, "FLOATER_SET_UP": sys.executable},
             **{"FLOATER_SAVE_ON_SIGTERM": "1", **(environment or {}), **of_jobs[0]},
         }
-        self._of_jobs, self._of_thread = iter(of_jobs), local()
+        self._of_jobs, self._of_thread = cycle(of_jobs), local()
         self._children: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
 
     def begin_job(self) -> None:
         """Give this thread's commands the variables of the next job."""
-        self._of_thread.environment = next(self._of_jobs, {})
+        self._of_thread.environment = next(self._of_jobs)
 
     def say(self, text: str) -> None:
         """Print a message, in a dry run too."""

@@ -163,7 +163,7 @@ class Experiment(ConfiguredExperiment):
             options["max-len"] = 0  # train on all that the split kept
         if self.config.s2l is not None and self.bpe != WORDS:
             # The split has the subword model, because it counts lengths in subwords.
-            options["vocab"] = None
+            del options["vocab"]
             options["spm-model"] = place(Path(setting.work) / "split" / "spm.model")
         if self.bpe == WORDS and not self.config.shape.get("share-all-embeddings"):
             options["separate-dictionaries"] = True

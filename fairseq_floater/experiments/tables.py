@@ -42,12 +42,14 @@ class Table(ABC):
         self.args, self.work, self.name = args, args.work, name
         self.cells, self.shared, self.jobs = cells, shared, jobs
         looks = args.list or args.status or args.table
-        machines, dry_run = machines or machines_from_args(args), args.dry_run or looks
+        gpus = (
+            [{}] if looks else use_gpus(machines or machines_from_args(args), dry_run=args.dry_run)
+        )
         self.launcher = Launcher(
             dry_run=args.dry_run,
             screen=Screen(len(cells), self.left),
             environment=environment,
-            of_jobs=use_gpus(machines, jobs, dry_run=dry_run),
+            of_jobs=gpus,
         )
 
     def act(self) -> None:

@@ -16,7 +16,7 @@ from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments import tables
 from fairseq_floater.experiments.cells import Cell, seconds_left, select
-from fairseq_floater.experiments.compare import add_options
+from fairseq_floater.experiments.compare import ComparisonTable, add_options
 from fairseq_floater.experiments.compare import run as run_comparison
 from fairseq_floater.experiments.locks import try_lock
 from fairseq_floater.experiments.looks import Look
@@ -149,6 +149,14 @@ def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys):
     assert [line.split()[3] for line in status[:3]] == ["running", "failed", "done"]
     assert status[4] == "1 done, 1 failed, 1 running"
     os.close(lock)
+
+
+def test_runs_side_by_side_take_the_gpus_that_the_budget_asks_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")  # an update of CONFIG fits one GPU
+    chosen = []
+    monkeypatch.setattr(tables, "Launcher", lambda *, of_jobs, **options: chosen.extend(of_jobs))
+    ComparisonTable(parsed([str(CONFIG), "--work", str(tmp_path), "--jobs", "3"]))
+    assert [job["CUDA_VISIBLE_DEVICES"] for job in chosen] == ["4", "5", "6"]
 
 
 def test_a_wrong_option_of_one_system_stops_all_at_once(compare):

@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+from itertools import cycle, islice
 
 import pytest
 from toy import environment, run
@@ -46,7 +47,8 @@ def test_gpus_are_those_that_a_program_sees(machine):
 
 def test_each_job_sees_its_own_gpus(machine):
     def seen(machines, jobs=1):
-        return [job["CUDA_VISIBLE_DEVICES"] for job in use_gpus(machines, jobs)]
+        turns = islice(cycle(use_gpus(machines)), jobs)
+        return [job["CUDA_VISIBLE_DEVICES"] for job in turns]
 
     machine(8)
     assert seen(Machines(2)) == ["0,1"]
