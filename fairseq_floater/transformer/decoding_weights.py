@@ -21,9 +21,9 @@ from fairseq_floater.position_encoders.shared_options import BFLOAT16, FLOAT32
 Product = Callable[[Tensor], Tensor]
 # With this many rows or more, oneDNN multiplies int8 faster than torch's default engine does.
 MANY_ROWS = 32
-# float32 products are timed on a feed-forward layer of Transformer base with the rows of a decoding step:
-# one sentence with a beam of 4.
-MEASURED, FEW_ROWS = (2048, 512), 4
+# float32 products are timed on an output projection of Transformer base with the rows of a decoding step:
+# one sentence with a beam of 4. Times of smaller weights, which stay in the cache, vary by half.
+MEASURED, FEW_ROWS = (8192, 512), 4
 # A copy must take less than this share of the time of torch's product. It costs memory, and if the choice
 # differed from run to run, so would the rounding.
 WORTH_A_COPY = 0.8
@@ -104,24 +104,21 @@ def _float32(weight: Tensor, bias: Tensor | None) -> Product | None:
         return None
     if weight.numel() < FEWEST_WEIGHTS:
         return None
-    copy = _faster_than_torch(torch.get_num_threads())
-    return copy and copy(weight, bias)
+    return _packed(weight, bias) if _packing_is_faster(torch.get_num_threads()) else None
 
 
 @cache
-def _faster_than_torch(threads: int) -> Callable[[Tensor, Tensor | None], Product] | None:
-    """Measure which kind of copy is faster than the weight itself on this machine; None if none is."""
+def _packing_is_faster(threads: int) -> bool:
+    """Measure whether packed weights are faster than the weights themselves on this machine."""
+    if not torch.backends.mkldnn.is_available():
+        return False
     weight, x = torch.ones(MEASURED), torch.ones(FEW_ROWS, 1, MEASURED[1])
 
     def seconds(product: Product) -> float:
         return min(timeit.repeat(lambda: product(x), number=1, repeat=50))
 
     usual = seconds(lambda x: F.linear(x, weight))
-    has_onednn = torch.backends.mkldnn.is_available()
-    for copy in (_packed, _inputs_first) if has_onednn else (_inputs_first,):
-        if seconds(copy(weight, None)) < WORTH_A_COPY * usual:
-            return copy
-    return None
+    return seconds(_packed(weight, None)) < WORTH_A_COPY * usual
 
 
 def _packed(weight: Tensor, bias: Tensor | None) -> Product:
@@ -129,12 +126,6 @@ def _packed(weight: Tensor, bias: Tensor | None) -> Product:
     ops: Any = torch.ops.mkldnn
     packed, linear = ops._reorder_linear_weight(weight.contiguous()), ops._linear_pointwise
     return lambda x: cast(Tensor, linear(x, packed, bias, "none", [], ""))
-
-
-def _inputs_first(weight: Tensor, bias: Tensor | None) -> Product:
-    """Lay the weight out input by input: [I, O]."""
-    weight = weight.T.contiguous().T
-    return lambda x: F.linear(x, weight, bias)
 
 
 def _bfloat16(weight: Tensor, bias: Tensor | None) -> Product:

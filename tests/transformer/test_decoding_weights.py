@@ -25,15 +25,12 @@ ROPE = ("rope", "all", "attention")
 FLOATER = ("floater", "all", "qkv")
 
 
-@pytest.fixture(params=[*TOLERANCES, "_packed", "_inputs_first"])
+@pytest.fixture(params=[*TOLERANCES, "float32"])
 def weights(request, monkeypatch):
-    """Each kind of copy; both kinds of float32 are forced on all weights, whichever is faster."""
-    if request.param in TOLERANCES:
-        return request.param
-    made = getattr(decoding_weights, request.param)
-    monkeypatch.setattr(decoding_weights, "_faster_than_torch", lambda threads: made)
+    """Each kind of copy; packing is forced on all weights of float32, whether faster or not."""
+    monkeypatch.setattr(decoding_weights, "_packing_is_faster", lambda threads: True)
     monkeypatch.setattr(decoding_weights, "FEWEST_WEIGHTS", 1)
-    return "float32"
+    return request.param
 
 
 def prepared(case=ROPE, seed=0, **options):
@@ -61,7 +58,7 @@ def test_a_stored_checkpoint_takes_them_by_fairseqs_override(case, weights, tmp_
         assert found == pytest.approx(stored, abs=TOLERANCES[weights])
 
 
-@pytest.mark.parametrize("weights", ["_packed", "_inputs_first"], indirect=True)
+@pytest.mark.parametrize("weights", ["float32"], indirect=True)
 @pytest.mark.parametrize("case", [ROPE, FLOATER], ids=["rope", "floater"])
 def test_copies_of_float32_translate_as_before(case, weights):
     model, source = h.visible(*case), h.source_batch(lengths=(7, 11, 4, 9))
@@ -71,17 +68,11 @@ def test_copies_of_float32_translate_as_before(case, weights):
     assert_same_hypotheses(actual, expected, 1e-5)
 
 
-def test_float32_gets_the_copy_that_is_faster_here(monkeypatch):
-    def slow(weight, bias):
-        return lambda x: time.sleep(0.01)
-
-    def quick(weight, bias):
-        return lambda x: None
-
-    monkeypatch.setattr(decoding_weights, "_packed", slow)
-    for other, expected in ((quick, quick), (slow, None)):
-        monkeypatch.setattr(decoding_weights, "_inputs_first", other)
-        assert decoding_weights._faster_than_torch.__wrapped__(1) is expected
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_float32_is_packed_where_that_is_faster(is_faster, monkeypatch):
+    seconds = 0 if is_faster else 0.01
+    monkeypatch.setattr(decoding_weights, "_packed", lambda *_: lambda x: time.sleep(seconds))
+    assert decoding_weights._packing_is_faster.__wrapped__(1) == is_faster
 
 
 def test_the_state_dict_stays_and_gradients_are_of_the_parameters(weights):
@@ -137,7 +128,7 @@ def test_copies_follow_the_parameters(change, weights):
     assert torch.equal(h.log_probs(model, *batch()), before)
 
 
-@pytest.mark.parametrize("weights", ["_packed", "_inputs_first"], indirect=True)
+@pytest.mark.parametrize("weights", ["float32"], indirect=True)
 @pytest.mark.parametrize("change", [copy.deepcopy, lambda m: m.double(), lambda m: m.bfloat16()])
 def test_a_model_that_was_copied_or_cast_projects_with_its_own_weights(change, weights):
     attention = change(prepared()).decoder.layers[0].self_attn
