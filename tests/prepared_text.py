@@ -39,8 +39,16 @@ def refused(raw: Path, out: Path, message: str, **changes: Any) -> None:
         encode_all(raw, out, force=force, **changes)
 
 
-def encode_all(raw: Path, out: Path, force: bool = False, workers: int = 1, **changes: Any) -> None:
-    Preparation(raw, out, {**PARAMETERS, **changes}, force=force, workers=workers).encode()
+def encode_all(
+    raw: Path,
+    out: Path,
+    force: bool = False,
+    workers: int = 1,
+    spm_model: Path | None = None,
+    **changes: Any,
+) -> None:
+    settings: dict[str, Any] = {"spm_model": spm_model, "force": force, "workers": workers}
+    Preparation(raw, out, {**PARAMETERS, **changes}, **settings).encode()
 
 
 def zipped(name: str, size: int | None, keep: bool = False) -> Callable[[Path], object]:

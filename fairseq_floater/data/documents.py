@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle, islice, repeat
 from pathlib import Path
@@ -24,7 +25,8 @@ def join_lines(
 
     Every form of a split has the same sentences, in the same order. The documents of train and valid
     have 1 sentence, then each number in ``segments``, then 1 again, and so on. A test split stays as it
-    is, and ``<split>_<number>`` has its sentences in documents of that number (the last may be shorter).
+    is, with its groups, and ``<split>_<number>`` has its sentences in documents of that number (the last
+    may be shorter).
 
     Raises:
         TextDataError: the text cannot be used, holds the separator, or has a split of that name already.
@@ -48,11 +50,14 @@ def join_lines(
                     )
                 paths = [work / f"{name}.{lang}" for lang in langs]
                 counts[name] = _write(read_pairs(raw_dir, split, *langs), paths, sizes, separator)
+        for path in groups:
+            shutil.copyfile(path, work / path.name)
         return {"splits": counts, "warnings": []}
 
     files = [text_file(raw_dir, split, lang) for split in splits for lang in langs]
+    groups = sorted(raw_dir.glob("test*.groups"))
     made_with = {"segments": segments, "separator": separator}
-    return make_folder(out_dir, made_with, files, build, force=force)
+    return make_folder(out_dir, made_with, [*files, *groups], build, force=force)
 
 
 def _write(

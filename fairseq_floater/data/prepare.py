@@ -35,7 +35,7 @@ from fairseq_floater.data.parallel_text import (
 from fairseq_floater.data.pieces import check_pieces
 from fairseq_floater.data.products import Origin, is_made
 from fairseq_floater.data.sentencepiece_subwords import Segmenter, train_subword, write_dictionary
-from fairseq_floater.data.subwords import SEGMENTATIONS, WORDS, Words, encode_split
+from fairseq_floater.data.subwords import SEGMENTATIONS, SUBWORDS, WORDS, Words, encode_split
 from fairseq_floater.errors import UsageError, say
 from fairseq_floater.files import (
     file_hash,
@@ -106,12 +106,13 @@ class Preparation:
 
     def _origin(self) -> Origin:
         """Return the parameters and the checksums of all inputs; refuse inputs that cannot be used."""
-        outputs = [self.text, self.out_dir / "raw", self.out_dir / "bin"]
-        if self.raw_dir.resolve() in [path.resolve() for path in outputs]:
-            raise TextDataError(
-                f"RAW_DIR must not be {self.raw_dir}, because output goes there; move RAW_DIR or "
-                "choose another OUT_DIR."
-            )
+        outputs = {(self.out_dir / name).resolve() for name in PRODUCTS}
+        for option, path in (("RAW_DIR", self.raw_dir), ("--spm-model", self.spm_model)):
+            if path and not outputs.isdisjoint([path.resolve(), *path.resolve().parents]):
+                raise TextDataError(
+                    f"{option} must not be {path}, because output goes there; move it or choose another "
+                    "OUT_DIR."
+                )
         inputs = [text_file(self.raw_dir, s, lang) for s in self.splits for lang in self.langs]
         inputs += filter(Path.is_file, map(self._groups, self.splits[2:]))
         if self.spm_model is not None:
@@ -229,6 +230,10 @@ def prepare(
             raise UsageError(
                 f"{option} is for --bpe sentencepiece, but --bpe is {subwords or parameters['bpe']}"
             )
+    if subwords and parameters["bpe"] != SUBWORDS[0]:
+        raise UsageError(
+            f"`--subwords {subwords}` cannot be given with `--bpe {parameters['bpe']}`."
+        )
     if separate_dictionaries and not subwords:
         raise UsageError("`--separate-dictionaries` needs `--subwords none`: subwords are joint.")
     if subwords:

@@ -119,6 +119,8 @@ def make_folder(
     Raises:
         TextDataError: an input is missing, or other data are in the way.
     """
+    if out_dir.is_symlink():
+        out_dir = out_dir.resolve()  # a link cannot be replaced by a folder
     new = Origin(parameters, _checksums(inputs))
     old = Origin.read(out_dir / SUMMARY)
     if old is not None and len(old.inputs) == len(new.inputs):

@@ -54,7 +54,7 @@ def _archives(args: argparse.Namespace) -> list[Archive]:
 
 def _folder(args: argparse.Namespace) -> Path:
     out: Path = args.out
-    return out.with_name(f"{out.name}.archives")
+    return out.with_name(f"{out.name}.{'rehearsal' if args.rehearsal else 'archives'}")
 
 
 def _list_archives(args: argparse.Namespace) -> None:

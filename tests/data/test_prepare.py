@@ -79,6 +79,11 @@ def test_what_others_made_is_never_removed(raw: Path, tmp_path: Path) -> None:
     refused(raw, tmp_path / "out", message, force=True)
     assert (tmp_path / "out" / "bin" / "tool").exists()
     refused(raw, tmp_path, r"RAW_DIR must not be \S+/raw, because output goes there; .+\.")
+    model = tmp_path / "data" / "spm.model"
+    encode_all(raw, model.parent)
+    message = r"--spm-model must not be \S+/spm\.model, because output goes there; .+\."
+    refused(raw, model.parent, message, spm_model=model, vocab=None, force=True)
+    assert model.is_file()
 
 
 @pytest.mark.parametrize(
@@ -89,6 +94,7 @@ def test_what_others_made_is_never_removed(raw: Path, tmp_path: Path) -> None:
         (*VOCAB, "--max-ratio", "0.5"),
         (*VOCAB, "--character-coverage", "1.5"),
         VOCAB[:4],
+        (*VOCAB[:4], "--subwords", "none", "--bpe", "subword-nmt"),
     ],
 )
 def test_bad_options(raw: Path, options: tuple[str, ...]) -> None:

@@ -59,6 +59,14 @@ def test_other_input_is_named_and_needs_force(raw: Path, tmp_path: Path) -> None
     refused(r"raw/valid is missing\.", raw, force=True)
 
 
+def test_a_folder_behind_a_link_is_replaced(raw: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    for vocab in (60, 61):
+        make(raw, vocab=vocab, force=True)
+        assert (tmp_path / "disk" / "data").read_text() == str(vocab)
+
+
 @pytest.mark.parametrize("record", [None, {}, []])
 def test_what_others_made_is_never_replaced(raw: Path, tmp_path: Path, record: Any) -> None:
     out = tmp_path / "out"

@@ -37,7 +37,7 @@ def test_from_a_mirror_to_data(mirror, tmp_path):
     splits = json.loads((out / "summary.json").read_text())["splits"]
     assert splits["train"]["lines"] == TEXT.count("\n") * 30
     assert "are published for wikitext-103" in done.stderr + done.stdout
-    assert (tmp_path / "mlm.archives" / NAME / "wiki.train.raw").read_text() == TEXT * 30
+    assert (tmp_path / "mlm.rehearsal" / NAME / "wiki.train.raw").read_text() == TEXT * 30
     # Whole results are not made again.
     assert "exists already: skipped" in run(["bash", SCRIPT, *words, "--rehearsal"]).stderr
 
