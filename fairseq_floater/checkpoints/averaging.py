@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,10 +154,10 @@ def _last_intervals(folder: Path, count: int) -> list[Path]:
     updates = {path: int(path.stem.split("_")[-1]) for path in _numbered(folder, _UPDATE)}
     for path in reversed(_numbered(folder, _EPOCH)):
         state = load_checkpoint(path)
-        number, cfg = _updates(state), state.get("cfg")
+        number = _updates(state)
         if sum(other > number for other in updates.values()) >= count:
             break
-        interval = cfg["checkpoint"]["save_interval_updates"] if cfg else 0
+        interval = _saving(state).get("save_interval_updates", 0)
         if interval > 0 and number % interval == 0:
             updates[path] = number
     return sorted(updates, key=updates.__getitem__)[-count:]
@@ -172,7 +172,7 @@ def _best(folder: Path, count: int) -> list[Path]:
         value = (state.get("extra_state") or {}).get("val_loss")
         if value is None:
             raise CheckpointError(f"{path} holds no validation value (saved without validation).")
-        sign = -1 if state["cfg"]["checkpoint"]["maximize_best_checkpoint_metric"] else 1
+        sign = -1 if _saving(state).get("maximize_best_checkpoint_metric") else 1
         ranked.append((sign * float(value), str(path), path))
     if len(ranked) < count:
         raise CheckpointError(
@@ -223,6 +223,12 @@ def _accumulate(
         for name, tensor in total.items()
     }
     return mean, latest, records
+
+
+def _saving(state: dict[str, Any]) -> Mapping[str, Any]:
+    """Return the options by which fairseq saved a checkpoint; before 0.10 it kept all options in ``args``."""
+    cfg: Any = state.get("cfg")
+    return cfg["checkpoint"] if cfg else vars(state["args"])
 
 
 def _updates(state: dict[str, Any]) -> int:

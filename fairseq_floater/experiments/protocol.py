@@ -144,8 +144,7 @@ class Protocol(DataSteps):
     def _train(self, stage: str, path: Path) -> None:
         machines, notes = self.request.machines, dict[str, Any]()
         if path == self.path:  # a run that trains its donor does not record its own settings there
-            cell = self.experiment.paper_cell(self.request.system)
-            notes = {"settings": self.settings, "cell": cell, "signature": self.signature}
+            notes = {"settings": self.settings, "signature": self.signature}
         training = Training(
             stage,
             path,

@@ -22,7 +22,6 @@ from fairseq_floater.experiments.config import (
     read_config,
 )
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
-from fairseq_floater.experiments.paper_numbers import SIZES
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.system import PLAIN, System, with_separator
 from fairseq_floater.files import USER_DIR
@@ -201,42 +200,27 @@ class Experiment(ConfiguredExperiment):
         }
         return {**system.settings(), **{key: str(value) for key, value in settings.items()}}
 
-    def paper_cell(self, system: System) -> dict[str, Any]:
-        """Return the place of a run in the paper's Tables 2 and 6, for its record.
-
-        ``column`` is size, source and target; the size is None if neither table has the shape.
-        ``options`` are further options of the model, ``{"rnn-layers": "2"}``.
-        """
-        languages = self.config.languages
-        return {
-            "column": [SIZES.get(self.plain_arch), languages.source, languages.target],
-            "encoder": system.encoder,
-            "blocks": system.blocks,
-            "target": system.resolved_target,
-            "scratch": system.scratch,
-            "base": system.base,
-            "options": {name.removeprefix("--"): value for name, value in system.given.items()},
-        }
-
     def check_average(self, system: System) -> None:
         """Raise ConfigError if a training does not keep the checkpoints that its average needs."""
         budget, limits = self.config.budget, self.config.budget.of(system.stage) or {}
         options = {**self.config.optimisation, **limits}
+        least = budget.average
+        limited = {"max-epoch": least, "keep-last-epochs": least}
         if options.get("average-of", AVERAGE_OF[0]) != AVERAGE_OF[0]:
             updates, interval = options.get("max-update"), options.get("save-interval-updates")
             # Else the average would miss the last updates, or the training would end without a checkpoint.
-            if updates and interval and updates % interval:
+            if not interval or (updates and updates % interval):
                 raise ConfigError(
                     f"{self.path}: `max-update` of {system.stage} must be a multiple of "
-                    f"`save-interval-updates`, {interval}, but is {updates}."
+                    f"`save-interval-updates`, {interval or 'which is not set'}, but is {updates}."
                 )
-            return
-        for key in ("max-epoch", "keep-last-epochs"):
-            epochs = options.get(key)
-            if isinstance(epochs, int) and 0 < epochs < budget.average:
+            limited = {"max-update": least * interval, "keep-interval-updates": least}
+        for key, least in limited.items():
+            number = options.get(key)
+            if isinstance(number, int) and 0 < number < least:
                 raise ConfigError(
-                    f"{self.path}: `{key}` of {system.stage} must be at least `budget: average`, "
-                    f"{budget.average}, but is {epochs}."
+                    f"{self.path}: `{key}` of {system.stage} must be at least {least} for `budget: average`, "
+                    f"{budget.average}, but is {number}."
                 )
 
     def _systems(self, setting: Setting) -> list[str]:

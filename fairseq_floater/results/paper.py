@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import statistics
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_floater.errors import ReportError
-from fairseq_floater.experiments.paper_numbers import COLUMNS, TABLE_2, TABLE_6
+from fairseq_floater.experiments.paper_numbers import COLUMNS, SIZES, TABLE_2, TABLE_6
 from fairseq_floater.experiments.run_folder import RECORD
 from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
 from fairseq_floater.records import markdown_table
@@ -22,7 +21,6 @@ from fairseq_floater.results.runs import Run, read_run, read_settings, refuse_a_
 
 # If a run has several test sets, the first of these is the paper's.
 TEST_NAMES = ("newstest2014", "test")
-BASE_SHAPES = ("transformer", "transformer_wmt_en_de")
 # Depth of table2.sh's runs below the folder of all experiments: table2/<config>/seed-1/<run>.
 _DEEPEST = 4
 # The settings that decide the cell of a run.
@@ -243,46 +241,31 @@ def _is_translation(folder: Path) -> bool:
     return bool(settings) and "experiment" not in settings
 
 
-def _placed(settings: dict[str, str]) -> dict[str, Any]:
-    """Derive what decides a run's cell from its settings, for older records that lack it."""
-    shape, words = settings["arch"].removeprefix("floater_"), settings["options"].replace("=", " ")
-    size = "base" if shape in BASE_SHAPES else "big" if shape.endswith("_big") else None
-    options = words.split()
-    return {
-        "column": [size, settings["source"], settings["target"]],
-        "encoder": settings["encoder"],
-        "blocks": settings["blocks"],
-        "target": settings.get("position_target"),
-        "scratch": settings["scratch"] == "yes",
-        "base": settings["base"] == "yes",
-        "options": {
-            name.removeprefix("--"): x for name, x in zip_longest(options[::2], options[1::2])
-        },
-    }
-
-
 def _keys(run: Run) -> list[Key] | str:
     """Return the cells of a run, or the reason why it belongs in none.
 
     The tables are of warm starts with the encoder's default target.
     """
-    cell, settings = run.cell or _placed(run.settings), run.settings
-    column, encoder, blocks = tuple(cell["column"]), cell["encoder"], cell["blocks"]
-    usual = DEFAULT_TARGETS.get(encoder)
+    settings, system = run.settings, run.system
+    size = SIZES.get(settings["arch"].removeprefix("floater_"))
+    column, encoder = (size, settings["source"], settings["target"]), settings["encoder"]
     if column not in COLUMNS:
         pair = f"{settings['source']}-{settings['target']}"
         return f"{settings['arch']}, {pair} is not a column of Table 2"
-    if cell["scratch"]:
+    if system is None:
+        return f"{encoder} is not a row of the paper's tables"
+    if system.scratch:
         return "was trained from random parameters, the tables have warm starts only"
-    if not cell["base"]:
+    if not system.base:
         return "has no fairseq sinusoid underneath"
-    if usual is not None and cell["target"] not in (None, usual):
-        return f"has target {cell['target']}, the row is for {usual}"
-    shape = {"rnn-layers": "1", "rnn-input": "scalar"} if encoder == "rnn" else {}
-    if cell["options"].keys() - shape.keys():
+    usual, blocks = DEFAULT_TARGETS.get(encoder), system.blocks
+    if system.resolved_target != usual:
+        return f"has target {system.target}, the row is for {usual}"
+    shape = {"--rnn-layers": "1", "--rnn-input": "scalar"} if encoder == "rnn" else {}
+    if system.given.keys() - shape.keys():
         return f"has further options, {settings['options']}"
     if encoder == "rnn":
-        row = (encoder, *(shape | cell["options"]).values())
+        row = (encoder, *(shape | system.given).values())
         if row in TABLE_6 and blocks == "all" and column == COLUMNS[0]:
             return [row]
         return f"{' '.join(row)}, blocks {blocks}, {' '.join(column)} is not in Table 6"

@@ -27,9 +27,8 @@ _SCORES = {
 class Run:
     """A run: its settings, scores by test set, and parameter counts and training time (``average``).
 
-    ``settings`` and ``average`` are empty, and ``before`` is None, if the file is missing. ``cell``
-    decides the run's cell in the paper's tables, ``signature`` says where positions come from; older
-    records have neither.
+    ``settings`` and ``average`` are empty, and ``before`` is None, if the file is missing. ``signature``
+    says where positions come from; older records have none.
     """
 
     name: str
@@ -37,22 +36,26 @@ class Run:
     scores: dict[str, dict[str, Any]]
     average: dict[str, Any]
     before: dict[str, Any] | None
-    cell: dict[str, Any] | None = None
     signature: str | None = None
 
     @property
-    def label(self) -> str:
-        """Return the system's short label; the run's name if its settings do not identify the system."""
+    def system(self) -> System | None:
+        """Return the run's system; None if its settings do not identify one."""
         names = ("encoder", "blocks", "position_target", "scratch", "base")
         if not self.settings.keys() >= set(names):
-            return self.name
+            return None
         encoder, blocks, target, scratch, base = (self.settings[name] for name in names)
         options = tuple(self.settings["options"].split())
         try:
             known = None if target == "None" else target
-            return System(encoder, blocks, known, scratch == "yes", base == "yes", options).label
+            return System(encoder, blocks, known, scratch == "yes", base == "yes", options)
         except UsageError:  # an encoder that is no longer registered
-            return self.name
+            return None
+
+    @property
+    def label(self) -> str:
+        """Return the system's short label; the run's name if it has no system."""
+        return self.system.label if self.system else self.name
 
     @property
     def parameters(self) -> int | None:
@@ -99,7 +102,6 @@ def read_run(folder: Path, name: str) -> Run:
         scores,
         read_json(average, {"position_parameters": int}) if average.exists() else {},
         read_json(before, {"loss": NUMBER}) if before.exists() else None,
-        record.get("cell"),
         record.get("signature"),
     )
 
@@ -110,7 +112,8 @@ def read_settings(folder: Path) -> dict[str, str]:
     A key that older runs did not write gets the only value that it could have then.
     """
     settings = RunFolder(folder).read()["settings"]
-    return {"scratch": "no", "base": "yes", "options": "", **settings} if settings else {}
+    usual = {"position_target": "None", "scratch": "no", "base": "yes", "options": ""}
+    return {**usual, **settings} if settings else {}
 
 
 def confidence_interval(metric: dict[str, Any]) -> tuple[float, float] | None:

@@ -1,5 +1,6 @@
 """Averaging: which checkpoints are taken, what is averaged, and what is refused."""
 
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,12 @@ def test_the_best_are_the_best(tmp_path):
         "checkpoint10.pt",
     }
     assert report.training_seconds == 100.0  # up to the later one, whichever is better
+    for path in (tmp_path / "c").iterdir():  # as fairseq saved them before 0.10
+        state = load_checkpoint(path)
+        options = {**vars(model_args(state, path)), "maximize_best_checkpoint_metric": True}
+        torch.save({**state, "cfg": None, "args": Namespace(**options)}, path)
+    report = average([tmp_path / "c"], tmp_path / "b.pt", best=1)
+    assert report.inputs[0]["path"].endswith("checkpoint1.pt")
 
 
 def test_checkpoints_saved_by_updates(tmp_path):

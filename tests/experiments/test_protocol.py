@@ -120,7 +120,7 @@ def test_fewer_epochs_than_are_averaged_cost_no_training(tmp_path, change, messa
     text = CONFIG.read_text()
     assert change[0] in text
     config.write_text(text.replace(*change))
-    message += " must be at least `budget: average`, 2, but is 1."
+    message += " must be at least 2 for `budget: average`, 2, but is 1."
     with pytest.raises(UserError, match=re.escape(message)):
         run(tmp_path, launcher, "floater", config=config)
     assert not launcher.steps
@@ -134,6 +134,14 @@ def test_fewer_epochs_than_are_averaged_cost_no_training(tmp_path, change, messa
         UserError, match="`max-update` of finetune must be a multiple of .* 9, but is 20"
     ):
         run(tmp_path, FakeLauncher(), "floater", config=config)
+    for section, message in (
+        ("finetune: {average-of: updates, max-update: 18", "`save-interval-updates`, which is not"),
+        (f"{limits} max-update: 9", "`max-update` of finetune must be at least 18"),
+        (f"{limits} max-update: 18".replace("3", "1"), "`keep-interval-updates` of finetune must"),
+    ):
+        config.write_text(text.replace("finetune: {max-epoch: 2", section))
+        with pytest.raises(UserError, match=message):
+            run(tmp_path, FakeLauncher(), "floater", config=config)
 
 
 def test_a_test_set_that_the_text_lacks_costs_no_data(tmp_path):

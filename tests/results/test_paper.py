@@ -138,15 +138,6 @@ def test_a_run_without_a_cell_is_listed_with_the_reason(tmp_path, settings, reas
     assert f"Not in the table:\n- odd: {why}" in tables.format_text()
 
 
-def test_the_cell_is_the_records(tmp_path):
-    run = save_run(tmp_path / "run", arch="one_that_is_not_known")
-    record = json.loads((run / "run.json").read_text())
-    record["cell"] = {"column": ["big", "en", "de"], "encoder": "floater", "blocks": "input"}
-    record["cell"] |= {"target": "qkv", "scratch": False, "base": True, "options": {}}
-    (run / "run.json").write_text(json.dumps(record))
-    assert list(filled(collect_paper_tables(tmp_path))) == [("input", "floater", "big", "en-de")]
-
-
 def test_the_same_seed_of_another_experiment_is_no_second_seed(tmp_path):
     for name, bleu in (("a", 20.0), ("b", 40.0)):
         save_run(tmp_path / name / "floater-all-qkv", bleu)
