@@ -48,7 +48,7 @@ def test_the_command_prints_all_middle_and_high(files):
         ({k: v for k, v in FOUND.items() if k != "high/7/0"}, "lacks 1, the first 'high/7/0'"),
         ({**FOUND, "high/20/0": "A"}, "has 1 others, the first 'high/20/0'"),
         ({**FOUND, "high/7/0": "E"}, "'high/7/0': must be A to D, but is 'E'"),
-        ("[]", "must hold a JSON object"),
+        ("[]", "must be of type dict"),
         ("{", "no readable JSON"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from fairseq_floater.data.understanding.race import GROUPS, LETTERS
 from fairseq_floater.errors import ReportError, shown
 from fairseq_floater.evaluation.understanding.answers import Scores, check_ids
-from fairseq_floater.records import read_object
+from fairseq_floater.records import read_json
 
 
 def score(predictions: Path, references: Path) -> Scores:
@@ -21,7 +21,7 @@ def score(predictions: Path, references: Path) -> Scores:
     Raises:
         ReportError: a question is missing, duplicate or unknown, or an answer is not a letter A to D.
     """
-    answers, right = read_object(predictions), read_object(references)
+    answers, right = (read_json(path, dict) for path in (predictions, references))
     check_ids(answers, right, (predictions, references))
     for name, answer in answers.items():
         _check_letter(answer, name, predictions)

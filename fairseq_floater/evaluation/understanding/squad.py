@@ -13,7 +13,7 @@ from typing import Any
 from fairseq_floater.data.understanding.squad_files import Question, read_squad
 from fairseq_floater.errors import ReportError, UsageError, say, shown
 from fairseq_floater.evaluation.understanding.answers import Scores, check_ids
-from fairseq_floater.records import read_object
+from fairseq_floater.records import read_json
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -115,7 +115,7 @@ def best_threshold(
 def _by_id(
     path: Path, references: Path, questions: Sequence[Question], kind: type, what: str
 ) -> dict[str, Any]:
-    content = read_object(path)
+    content: dict[str, Any] = read_json(path, dict)
     check_ids(content, [question.id for question in questions], (path, references))
     for id_, value in content.items():
         if not (_is_finite(value) if kind is float else isinstance(value, kind)):
