@@ -11,7 +11,7 @@ from benchmarks.settings import Settings
 from benchmarks.summary import SUMMARISED, SummaryColumn
 from benchmarks.tables import BenchmarkResult
 from benchmarks.timing import Row
-from fairseq_floater.errors import UsageError
+from fairseq_floater.errors import UsageError, say
 from fairseq_floater.figures import COLOURS, checked_format, empty_figure
 
 _DRAWN = (*SUMMARISED, "growth")
@@ -37,6 +37,9 @@ def plot_benchmark(result: BenchmarkResult, path: str | os.PathLike[str]) -> Non
     names = [name for name in names if name != BASELINE]
     tables = result.growth.get("tables")
     heights = ([1.6 + 0.26 * len(names)] if panels else []) + ([4.6] if tables else [])
+    if not heights:
+        say(f"Nothing was measured that a figure shows: {os.fspath(path)} is not drawn.")
+        return
     width = max(7.0, 1.6 + 1.9 * len(panels))
     with empty_figure(path, (width, sum(heights))) as figure:
         parts = iter(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])

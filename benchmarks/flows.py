@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
-from fairseq_floater.checkpoints.rebuild import STACKS, build_model
+from fairseq_floater.checkpoints.rebuild import architecture, build_model, family_of
 from fairseq_floater.ode import Clock, PositionDynamics
 from fairseq_floater.position_encoders.floater import FloaterPositions
 from fairseq_floater.transformer.stack_positions import owned_parts
@@ -114,10 +114,10 @@ def trained_flows(checkpoint: str) -> list[Flow]:
         UserError: the file is no checkpoint, or its model has no flow.
     """
     state = load_checkpoint(checkpoint)
-    model = build_model(state, model_args(state, checkpoint), checkpoint)
+    args = model_args(state, checkpoint)
+    model, family = build_model(state, args, checkpoint), family_of(architecture(args))
     found = []
-    for stack_name in STACKS:
-        stack = getattr(model, stack_name)
+    for stack_name, stack in family.stacks(model).items() if family else ():
         for attribute, signal in stack.named_children():
             if isinstance(signal, FloaterPositions):
                 parts = owned_parts(stack, attribute)

@@ -265,6 +265,8 @@ def test_one_table_and_one_figure_of_everything(tmp_path):
         "| the floor | 0.250 | - | - | 0.250 | 0.250 | 0.250 | 0.250 | 0.250 |",
     ]
     assert summary_table(summary_columns({})) == ""
+    plot_benchmark(BenchmarkResult({}, settings()), tmp_path / "figure.svg")
+    assert not (tmp_path / "figure.svg").exists()
     plot_benchmark(BenchmarkResult({}, settings(), **found), tmp_path / "figure.svg")
     drawn = (tmp_path / "figure.svg").read_text()
     assert drawn.count("<!-- rope -->") == 1

@@ -1,6 +1,7 @@
 """The benchmark's part `solve`: its named flows, and the errors of every engine."""
 
 import pytest
+import roberta_toy
 import torch
 from helpers import save_model
 
@@ -64,6 +65,13 @@ def test_a_checkpoint_without_a_flow_is_refused(tmp_path):
     path = save_model(tmp_path / "model.pt", "learned")
     with pytest.raises(CheckpointError, match="has no position flow"):
         trained_flows(str(path))
+
+
+def test_a_robertas_flow_is_read(tmp_path):
+    path = roberta_toy.save_model(tmp_path / "model.pt", arch="floater_roberta_tiny")
+    assert [flow.name for flow in trained_flows(str(path))] == [
+        "trained: encoder.sentence_encoder q/k/v"
+    ]
 
 
 @pytest.fixture(scope="module")
