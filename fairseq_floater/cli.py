@@ -60,6 +60,8 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
         usage.error(f"unrecognized arguments: {strange}{hint}")
     elif behind:
         _check_behind(behind, usage)
+        if options["model_options"]:
+            usage.error("give the model's options by --model-options or after `--`, not both")
         options["model_options"] = shlex.join(behind)
     # Hide the log messages of models that tools build, but not warnings.
     for package in ("fairseq_floater", "fairseq"):

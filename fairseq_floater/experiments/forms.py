@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -68,7 +69,9 @@ def systems_of(
         systems = with_stretched(systems, stretch)
     if encoders is not None and experiment.config.s2l is not None:
         systems = within_training(systems, experiment.s2l.threshold, baseline)
-    return systems, baseline
+    labels = Counter(entry.label for entry in systems)
+    # A label leaves out the range of a stretch.
+    return [e._replace(label=e.options) if labels[e.label] > 1 else e for e in systems], baseline
 
 
 def forms_of(encoders: Sequence[str], *, scratch: bool) -> list[ListedSystem]:

@@ -104,6 +104,7 @@ class DataSteps(Job):
             self.run_unrecorded(["bash", SCRIPTS / "prepare_wmt14.sh", wmt14, *options], log=log)
             return
         if raw is None and not self._is_built_in and binarised:
+            check_data(self.data, self.settings, rehearsal=False)
             return
         text = self._make_text(log=log)
         command = floater("prepare", text, self.data, *self.arguments("prepare"))
@@ -137,6 +138,10 @@ class DataSteps(Job):
         raw, path = self.request.raw, self.experiment.path
         if self._is_built_in and raw is not None:
             raise UsageError(f"{path} makes its own corpus; --raw is for your text.")
+        if raw is not None and self.settings["wmt14"]:
+            raise UsageError(
+                f"{path} is for WMT14; for your text (--raw) set `wmt14: null` under `data`."
+            )
         if not self._is_built_in and raw is None:
             raise UsageError(f"{path} is for your text: pass its folder with --raw.")
         if raw is None or self.launcher.dry_run:

@@ -61,10 +61,10 @@ class System:
                 raise UsageError(
                     f"`{name}` is no option of the model: write it before `--`, not after it."
                 )
-        if self.encoder == PLAIN and self.options:
+        if self.encoder == PLAIN and (self.options or self.target or self.blocks != "all"):
             raise UsageError(
-                "fairseq's own model takes no further options than the configuration's, because others start "
-                f"from it, but was given {' '.join(self.options)}."
+                "fairseq's own model takes no positions and only the configuration's options, because others "
+                f"start from it, but was given {' '.join(self.words())}."
             )
         if self.options and not self.options[0].startswith("--"):
             raise UsageError(

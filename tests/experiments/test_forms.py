@@ -75,6 +75,12 @@ def test_a_limit_that_is_asked_for_stays_and_no_system_comes_twice(distance, mor
     assert names == [T5, *(f"t5-all-attention-scratch-t5-max-distance_{n}" for n in more)]
 
 
+def test_two_stretches_have_two_labels():
+    also = [f"--position-stretch {low}:2" for low in (0.5, 1)]
+    chosen, _ = systems_of(Experiment(CONFIG), encoders=("rope",), start="scratch", also=also)
+    assert len({s.label for s in chosen}) == len(chosen) == 4  # with the control
+
+
 def test_a_stretched_twin_follows_each_system_that_takes_it():
     forms = forms_of(tuple(ENCODERS), scratch=True)
     stretched = {s.system.encoder for s in with_stretched(forms, STRETCH) if "stretched" in s.label}

@@ -112,7 +112,10 @@ def test_the_steps_of_each_system(tmp_path):
 
 def test_a_second_run_skips_what_is_whole(tmp_path):
     finetune(tmp_path, FakeLauncher())
+    record = tmp_path / "roberta_tiny" / "rte-floater" / "seed-1" / "run.json"
+    before = record.read_text()
     assert finetune(tmp_path, FakeLauncher()) == [*TEXT, "glue prepare"]
+    assert record.read_text() == before
     (tmp_path / "roberta_tiny" / "rte-floater" / "seed-1" / "scores.json").unlink()
     assert finetune(tmp_path, FakeLauncher()) == [*TEXT, "glue prepare", "glue score"]
 

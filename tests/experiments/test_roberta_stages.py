@@ -329,6 +329,8 @@ def test_a_longer_table_is_its_warm_starts(tmp_path):
         (("finetune.sh", TINY, "--task", "rtf", "--system", "floater"), "`--task` must be one of cola"),
         (("finetune.sh", TINY, "--task", "rte", "--system", "bert"), "invalid choice: 'bert'"),
         (("pretrain_flow.sh", TINY, "--raw", "x"), "makes its own text; --raw is for your"),
+        (("finetune.sh", TINY, "--task", "rte", "--system", "roberta", "--extend", "last"), "`--extend` is"),
+        (("pretrain_flow.sh", TINY, "--model-options=--t5-buckets 9"), "has no effect with `--encoder fl"),
         (("pretrain_flow.sh", BASE), "`budget` has no donor; give a checkpoint by --donor"),
         (("tables345.sh", "--only", "huge-*"), "`--only` must match cells"),
         (("prepare_mlm.sh", "x", "--bpe", "gpt2", "--vocab", "9"), "`--vocab` must be given with"),

@@ -32,6 +32,16 @@ def test_help_and_bad_options(script):
         (["{config}", "--encoder", "floater", "--work", "/dev/null/x"], 1, "cannot be made"),
         (["{text}", "--encoder", "floater", "--work", "{tmp}"], 2, "pass its folder with --raw"),
         (
+            ["{wmt14}", "--encoder", "floater", "--work", "{tmp}", "--raw", "x"],
+            2,
+            "set `wmt14: null`",
+        ),
+        (
+            ["{config}", "--encoder", "rnn", "--model-options=--lr 1", "--", "--lr", "2"],
+            2,
+            "not both",
+        ),
+        (
             ["{text}", "--encoder", "floater", "--work", "{tmp}", "--raw", "nowhere"],
             1,
             "There is no folder nowhere (--raw).",
@@ -40,6 +50,7 @@ def test_help_and_bad_options(script):
 )
 def test_bad_usage_is_one_clear_sentence(tmp_path, words, code, message):
     places = {"config": CONFIG, "tmp": tmp_path, "text": ROOT / "configs" / "text_tiny.yaml"}
+    places["wmt14"] = ROOT / "configs" / "wmt14_en_de_base.yaml"
     done = run_script("protocol.sh", *(w.format(**places) for w in words))
     assert done.returncode == code, done.stderr
     assert message in done.stderr

@@ -141,7 +141,8 @@ def test_options_of_a_run_overrule_the_configuration():
         ("--encoder rope -- --seed=2", "`--seed` cannot be given after `--`"),
         ("--encoder rope -- --target=qkv", "`--target` is no option of the model: write it before"),
         ("--encoder rope -- --position-encoder t5", "is chosen by `--encoder`, before `--`"),
-        ("--encoder plain -- --dropout 0.3", "fairseq's own model takes no further options"),
+        ("--encoder plain -- --dropout 0.3", "takes no positions and only the configuration's"),
+        ("--encoder plain --blocks input", "takes no positions and only the configuration's"),
     ],
 )
 def test_options_that_a_run_cannot_have_are_refused_before_it_begins(words, message):

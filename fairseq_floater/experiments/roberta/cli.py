@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.commands import CONFIG_HELP
 from fairseq_floater.experiments.hardware import use_gpus
 from fairseq_floater.experiments.launch import Launcher
@@ -77,6 +78,8 @@ def _run(args: argparse.Namespace) -> None:
     """Run the masked-LM stage, or the fine-tuning if the command line names a task."""
     args.encoder = PLAIN if args.encoder == ROBERTA else args.encoder
     experiment, system = RobertaExperiment(args.config), system_from_args(args)
+    if args.extend and args.encoder == PLAIN:
+        raise UsageError(f"`--extend` is for a warm start, which `--system {ROBERTA}` has not.")
     task, seed = getattr(args, "task", None), getattr(args, "seed", None)
     request = request_of(args, experiment, system, donor=args.donor, seed=seed)
     gpus = use_gpus(request.machines, dry_run=args.dry_run)

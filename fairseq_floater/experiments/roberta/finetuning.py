@@ -88,7 +88,7 @@ class FineTuning(Steps):
             options |= {"data-version": self.kind.version} if self.kind.version else {}
             argv = floater(family, "prepare", *self._task_of_glue, self.raw / family, self.data)
             argv += ["--like", self.request.mlm, *as_options(options)]
-            self.command(argv, log=self.request.work / "data.log")
+            self.run_unrecorded(argv, log=self.request.work / "data.log")
 
     def _check_splits(self) -> None:
         for split in self.kind.splits:

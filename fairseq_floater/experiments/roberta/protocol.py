@@ -56,8 +56,9 @@ class Steps(Job):
 
     def check_options(self) -> None:
         # Imports torch and fairseq, which takes seconds.
-        from fairseq_floater.experiments.model_options import parse_training
+        from fairseq_floater.experiments.model_options import check_owners, parse_training
 
+        check_owners(self.request.system)
         for stage, arguments in self.trainings().items():
             parse_training(arguments, self.experiment.path, stage)
 
@@ -69,12 +70,14 @@ class Steps(Job):
                 if request.raw is not None:
                     path = self.experiment.path
                     raise UsageError(f"{path} makes its own text; --raw is for your text.")
-                self.command(floater("quizzes", self.raw, *as_options(data.quizzes)), log=log)
+                self.run_unrecorded(
+                    floater("quizzes", self.raw, *as_options(data.quizzes)), log=log
+                )
             if data.text is None and self.raw is None:
                 what = f"{self.experiment.path} is for your text"
                 self.need_raw(request.mlm, what, "mlm/train.txt")
             else:
-                self.command(self._text_command(), log=log)
+                self.run_unrecorded(self._text_command(), log=log)
 
     def need_raw(self, made: Path, what: str, holds: str) -> None:
         if not (made / "summary.json").is_file():
