@@ -27,32 +27,37 @@ class Interpolated(torch.autograd.Function):
         """Read ``columns`` [..., sides n] at ``first`` (None: 0) + ``places``, both [..., S]."""
         ctx.save_for_backward(columns, places, first)
         ctx.n = n
-        left, right, share = Interpolated.neighbours(columns, places, first, n)
-        return torch.lerp(columns.gather(-1, left), columns.gather(-1, right), share)
+        left, share = Interpolated.split(places, first, n)
+        right = _following(columns, n).gather(-1, left)
+        return torch.lerp(columns.gather(-1, left), right, share.to(columns.dtype))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         columns, places, first = ctx.saved_tensors
-        left, right, share = Interpolated.neighbours(columns, places, first, ctx.n)
-        to_right = gradient * share
+        left, share = Interpolated.split(places, first, ctx.n)
+        to_right = gradient * share.to(columns.dtype)
         of_columns = torch.zeros_like(columns).scatter_add_(-1, left, gradient - to_right)
-        of_columns.scatter_add_(-1, right, to_right)
-        of_places = gradient * (columns.gather(-1, right) - columns.gather(-1, left))
+        of_following = torch.zeros_like(columns).scatter_add_(-1, left, to_right)
+        own, following = (x.unflatten(-1, (-1, ctx.n)) for x in (of_columns, of_following))
+        own[..., 1:] += following[..., :-1]
+        own[..., -1] += following[..., -1]
+        of_places = gradient * (_following(columns, ctx.n) - columns).gather(-1, left)
         return of_columns, of_places.to(places.dtype), None, None
 
     @staticmethod
-    def neighbours(
-        columns: Tensor, places: Tensor, first: Tensor | None, n: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return both columns of each place, and the share of the right one."""
-        places = places.clamp(max=n - 1)
-        floor = places.floor()
-        left = floor.nan_to_num().long()  # NaN is not an index; the share passes it on
-        right = (left + 1).clamp_(max=n - 1)
-        if first is not None:
-            left, right = left + first, right + first
-        return left, right, (places - floor).to(columns.dtype)
+    def split(places: Tensor, first: Tensor | None, n: int) -> tuple[Tensor, Tensor]:
+        """Return the column to the left of each place, and the share of the column to the right."""
+        share = places.clamp(max=n - 1)
+        floor = share.floor()
+        left = floor.long().clamp_(0, n - 1)  # NaN is no index; the share passes it on
+        return left if first is None else left.add_(first), share.sub_(floor)
+
+
+def _following(columns: Tensor, n: int) -> Tensor:
+    """Return the column to the right of each column [..., sides n]; the last of a side is its own."""
+    sides = columns.unflatten(-1, (-1, n))
+    return torch.cat([sides[..., 1:], sides[..., -1:]], -1).flatten(-2)
 
 
 class CopePart(AttentionPart):
