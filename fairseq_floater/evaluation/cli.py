@@ -26,7 +26,10 @@ def add_score(verbs: Any) -> None:
     add("--remove-bpe", choices=tuple(BPE_MARKS), help=text)
     text = "require BLEU with split compounds (default for German, an error for other languages)"
     add("--compound-split", action="store_const", const=True, help=text)
-    text = "SYMBOL separates sentences in a line (floater documents): score each, and by position"
+    text = (
+        "SYMBOL separates sentences in a line (floater documents): score each, and by position; --scores "
+        "and --lines then have one line a sentence"
+    )
     add("--documents", metavar="SYMBOL", help=text)
     add("--test-set", metavar="NAME", help="wmt14/full, wmt14: the line count is checked")
     text = "scores of another metric (COMET), one a line in the order of the references"

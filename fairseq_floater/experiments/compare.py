@@ -141,6 +141,8 @@ class ComparisonTable(Table):
             # --status counts the runs that are running now, whatever --jobs they were started with.
             running = sum(progress_of(cell.folder).state == "running" for cell in self.cells)
             at_once = running or self.jobs
+        unfinished = sum(progress_of(cell.folder).state != "done" for cell in self.cells)
+        at_once = min(at_once, max(unfinished, 1))
         return f"about {duration(seconds / at_once)} left in all, {at_once} at a time"
 
     def run(self) -> None:

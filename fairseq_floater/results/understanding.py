@@ -98,6 +98,7 @@ class UnderstandingTables:
     cells: dict[Key, SeedScores]
     stages: list[MaskedLmStage]
     updates: dict[str, str]  # size and task -> updates per epoch, ours and the recipe's
+    outside: list[str] = field(default_factory=list)  # runs that are in no table, and why
 
     def to_json_dict(self) -> dict[str, Any]:
         return {
@@ -107,6 +108,7 @@ class UnderstandingTables:
             ],
             "masked_lm": [stage._asdict() for stage in self.stages],
             "updates_an_epoch": self.updates,
+            "outside": self.outside,
         }
 
     def add_paper(self, size: str) -> None:
@@ -122,6 +124,10 @@ class UnderstandingTables:
         size, system, task = (settings[key] for key in ("size", "system", "task"))
         shape = {f"{name}?": NUMBER for name in _names(task)}
         scores = read_json(file, shape) if file.is_file() else {}
+        first = self.cells.get(Key(size, system, task, _names(task)[0]))
+        if scores and first and settings["seed"] in first.scores:
+            self.outside.append(f"{path}: seed {settings['seed']} of its cell is there already")
+            return
         sized = scores.get("total", scores.get("n")) == published_size(task)
         for name in _names(task):
             key = Key(size, system, task, name)
@@ -129,7 +135,7 @@ class UnderstandingTables:
             if name in scores:
                 cell.scores[settings["seed"]] = float(scores[name])
                 cell.is_papers_set &= sized
-                cell.chance = chance_level(path.parents[2] / "data" / task, task)
+                cell.chance = chance_level(path.parents[2] / "data" / task, task, name)
         updates, recipe = record.get("updates_an_epoch"), settings.get("recipe_updates")
         if updates and recipe:
             text = f"{updates:,} updates an epoch, in the recipe {float(recipe):,.0f}"
@@ -152,6 +158,7 @@ class UnderstandingTables:
                 "paper."
             )
         lines += [f"{name}: {text}" for name, text in self.updates.items()]
+        lines += [f"Not in a table: {text}" for text in self.outside]
         return "\n".join(lines)
 
     def _table(self, family: str) -> list[str]:
@@ -164,13 +171,14 @@ class UnderstandingTables:
                 cells = [self.cells.get(Key(size, system, *column)) for column in columns]
                 if any(cell and cell.scores for cell in cells):
                     rows.append([size, system, *(c.format() if c else "" for c in cells)])
-            level = [self._chance(size, task) for task, _ in columns]
+            level = [self._chance(size, *column) for column in columns]
             if any(value is not None for value in level):
                 rows.append([size, "chance", *("" if v is None else f"{v:.1f}" for v in level)])
         return markdown_table(["size", "system", *heads], rows)
 
-    def _chance(self, size: str, task: str) -> float | None:
-        levels = (c.chance for key, c in self.cells.items() if key[::2] == (size, task))
+    def _chance(self, size: str, task: str, name: str) -> float | None:
+        place = (size, task, name)
+        levels = (c.chance for k, c in self.cells.items() if (k.size, k.task, k.name) == place)
         return next((level for level in levels if level is not None), None)
 
     def _stages(self) -> list[str]:
@@ -245,8 +253,8 @@ def published_size(task: str) -> int:
     return squad.PUBLISHED[kind.version]["valid"]
 
 
-def chance_level(data: Path, task: str) -> float | None:
-    """Return the score of always giving the most frequent answer, in per cent; 0 for a correlation.
+def chance_level(data: Path, task: str, name: str) -> float | None:
+    """Return the score ``name`` of always giving the most frequent answer, in per cent; 0 for a correlation.
 
     For SQuAD it is the score of never answering. None if the prepared task ``data`` has no references.
     """
@@ -260,7 +268,8 @@ def chance_level(data: Path, task: str) -> float | None:
         questions = [question for paragraph in paragraphs for question in paragraph["qas"]]
         return 100 * sum(not question["answers"] for question in questions) / len(questions)
     if kind.family == "race":
-        answers = [question["answer"] for question in json.loads(text).values()]
+        questions = json.loads(text).values()
+        answers = [q["answer"] for q in questions if name in ("score", q["group"])]
     elif glue_tasks.glue_task(task).metric == "accuracy":
         answers = [line.rpartition("\t")[2] for line in text.splitlines()[1:]]
     else:

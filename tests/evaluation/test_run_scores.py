@@ -14,6 +14,7 @@ from fairseq_floater.errors import ReportError, UsageError
 from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.s2l.bin_scores import Rank
 from fairseq_floater.evaluation.s2l.run_scores import score_runs
+from fairseq_floater.evaluation.s2l.systems import known_seeds
 
 SIZES = {"test": 120, "other": 40}
 
@@ -120,10 +121,21 @@ def test_documents_are_scored_by_their_sentences(data, runs):
     assert score.exact.value == np.mean([a == b for a, b in zip(hypotheses, sentences["de"])])
 
 
+def test_the_seed_of_a_file_is_its_folders_or_its_records(tmp_path):
+    files = [tmp_path / f"rope-{seed}" / "generate.test.txt" for seed in (3, 1)]
+    for file, seed in zip(files, "31"):
+        file.parent.mkdir()
+        (file.parent / "run.json").write_text(json.dumps({"settings": {"seed": seed}}))
+    assert known_seeds(files) == ["3", "1"]
+    assert known_seeds([f"seed-study/seed-{seed}/x" for seed in (2, 1)]) == ["2", "1"]
+    assert known_seeds([*files, tmp_path / "x"]) is known_seeds(files[:1] * 2) is None
+
+
 def test_systems_are_compared_with_the_baseline_on_each_test_set(data, runs, tmp_path, capsys):
     words = [f"--run={name}={folder}" for name, folders in runs.items() for folder in folders]
     places = [str(tmp_path / name) for name in ("compare.json", "compare.png")]
     words += ["--tests", "other", "test", "--baseline", "bad", "--label", "good=Good one"]
+    words += ["--label", "bad=$\\q$"]  # no formula of matplotlib
     assert main(["compare", str(data), *words, "--json", places[0], "--figure", places[1]]) == 0
     printed = capsys.readouterr().out
     assert "other: 40 sentences" in printed and "| Good one" in printed

@@ -3,6 +3,7 @@
 import json
 import re
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from scored_split import damaged, generated, text
 from toy import ROOT
 
 from fairseq_floater.cli import main
+from fairseq_floater.errors import UsageError
+from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.s2l.bin_scores import BinScore, Gain, SeedMean
-from fairseq_floater.evaluation.s2l.figure import plot_s2l
+from fairseq_floater.evaluation.s2l.figure import _lines, plot_s2l
 from fairseq_floater.evaluation.s2l.report import S2LScores
 from fairseq_floater.evaluation.s2l.run_scores import score_split
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
@@ -134,6 +137,37 @@ def test_notes_explain_what_is_shown_alone(folder, systems):
     text = score_split(folder, [good], baseline="good", bootstrap=50).format_text()
     for word in ("against", "p is ", "rank", "comparisons"):
         assert word not in text
+
+
+def test_losses_in_another_order_of_seeds_are_refused(folder, systems):
+    for files in (systems[0].hypotheses, systems[0].losses):
+        for seed, path in enumerate(files, 1):
+            place = path.parent / f"seed-{seed}"
+            place.mkdir(exist_ok=True)
+            files[seed - 1] = path.rename(place / path.name)
+    score_split(folder, systems, bootstrap=0)
+    systems[0].losses.reverse()
+    with pytest.raises(
+        ScoringError, match="of the seeds 1, 2, but losses of 2, 1; name them in one"
+    ):
+        score_split(folder, systems, bootstrap=0)
+
+
+def test_a_warm_start_is_no_baseline(folder, systems):
+    before = replace(systems[0], name="good-before")
+    with pytest.raises(
+        UsageError, match="`--baseline` must be a trained model, but good-before is"
+    ):
+        score_split(folder, [*systems, before], baseline="good-before", bootstrap=0)
+
+
+def test_a_row_of_the_figure_is_of_one_model():
+    labels = {"t_1": "t 1", "t_1.5": "t 1.5", "t_1.cap_80": "t 1, cap:80"}
+    assert {label: row for label, (row, _) in _lines(labels).items()} == {
+        "t 1": "t 1",
+        "t 1.5": "t 1.5",
+        "t 1, cap:80": "t 1",
+    }
 
 
 def test_seeds_give_a_mean_and_a_spread(folder, systems):

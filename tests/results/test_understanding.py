@@ -83,18 +83,30 @@ def test_chance_is_the_most_frequent_answer(tmp_path):
     for task, name, text in (
         ("rte", "valid.tsv", "index\tlabel\n0\tentailment\n1\tnot_entailment\n2\tentailment\n"),
         ("cola", "valid.tsv", "index\tlabel\n0\t1\n"),
-        ("race", "test.json", json.dumps({i: {"answer": "AABC"[i]} for i in range(4)})),
+        ("race", "test.json", json.dumps(
+            {i: {"answer": "AABC"[i], "group": "high" if i else "middle"} for i in range(4)})),
         ("squad2", "valid.json", json.dumps({"data": [{"paragraphs": [
             {"qas": [{"answers": []}, {"answers": [{"text": "x"}]}]}]}]})),
     ):  # fmt: skip
         (data / task).mkdir(parents=True)
         (data / task / f"references.{name}").write_text(text)
-    levels = {task: chance_level(data / task, task) for task in ("cola", "race", "squad2")}
-    assert levels == {"cola": 0.0, "race": 50.0, "squad2": 50.0}
-    assert chance_level(data / "qnli", "qnli") is None
+    places = [("cola", "score"), ("race", "score"), ("race", "middle"), ("squad2", "f1")]
+    levels = [chance_level(data / task, task, name) for task, name in places]
+    assert levels == [0.0, 50.0, 100.0, 50.0]
+    assert chance_level(data / "qnli", "qnli", "score") is None
     finetuning(tmp_path, "base", "rte", "floater", 1, score=60.0, n=3)
     text = collect_understanding(tmp_path).format_text()
     assert [line.split(" | ")[-1] for line in text.splitlines() if "chance |" in line] == ["66.7 |"]
+
+
+def test_a_seed_that_is_there_already_replaces_nothing(tmp_path):
+    finetuning(tmp_path, "base", "rte", "floater", 1, score=77.0, n=277)
+    (tmp_path / "roberta_base").rename(tmp_path / "a")
+    folder = finetuning(tmp_path, "base", "rte", "floater", 1, score=60.0, n=277)
+    tables = collect_understanding(tmp_path)
+    assert cell(tables, "base", "floater", "rte", "score").scores == {"1": 77.0}
+    text = f"Not in a table: {folder}: seed 1 of its cell is there already"
+    assert text in tables.format_text()
 
 
 def test_the_published_sizes():

@@ -25,10 +25,13 @@ def plot_s2l(report: S2LScores, path: str | os.PathLike[str]) -> None:
     Values are means over seeds with the bootstrap interval of the mean; small dots are single seeds. The
     ending of ``path``, one of :data:`~fairseq_floater.figures.FORMATS`, decides the format.
     """
-    if len(report.labels) > _MOST_BARS:
-        _plot_rows(report, path)
-    else:
-        _plot_bars(report, path)
+    import matplotlib
+
+    with matplotlib.rc_context({"text.parse_math": False}):  # a label may have dollar signs
+        if len(report.labels) > _MOST_BARS:
+            _plot_rows(report, path)
+        else:
+            _plot_bars(report, path)
 
 
 def _bars(report: S2LScores, kind: str) -> dict[str, dict[str, Bar]]:
@@ -83,7 +86,9 @@ def _lines(labels: dict[str, str]) -> dict[str, tuple[str, str]]:
     """
     lines = {}
     for name, label in labels.items():
-        system = next((labels[other] for other in labels if name.startswith(f"{other}.")), label)
+        # A name may begin as another system's: floater-time-scale_1.5.
+        of_label = (o for o in labels if label.startswith(f"{labels[o]}, "))
+        system = next((labels[o] for o in of_label if name.startswith(f"{o}.")), label)
         lines[label] = system, label.removeprefix(f"{system}, ") if system != label else AS_TRAINED
     return lines
 

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +40,7 @@ from fairseq_floater.evaluation.s2l.systems import (
     SystemFiles,
     SystemRun,
     check_same_tokens,
+    known_seeds,
     read_runs,
 )
 
@@ -112,6 +112,10 @@ class GroupScorer:
             seed=seed,
             length_limit=length_limit,
         )
+        if baseline in self.report.untrained.values():
+            raise UsageError(
+                f"`--baseline` must be a trained model, but {baseline} is the warm start of another system."
+            )
 
     def finish(self) -> S2LScores:
         """Return the report; warn of hypotheses that are much shorter or longer than the references."""
@@ -150,7 +154,7 @@ class ScoredSet:
         self.test, self.report = test, scorer.report
         self.folders = {s.name: [str(Path(file).parent) for file in s.hypotheses] for s in systems}
         self.runs = {files.name: read_runs(files, self.test) for files in systems}
-        self.seeds = {files.name: [*map(_seed, files.hypotheses, count(1))] for files in systems}
+        self.seeds = {s.name: known_seeds(s.hypotheses) or _numbers(s.hypotheses) for s in systems}
         check_same_tokens(self.runs)
         metrics = scorer.bleu, chrf_metric()
         self.bleu, self.chrf = (
@@ -229,10 +233,8 @@ def _ratio(sums: Array) -> float:
     return float(sums[0] / sums[1])
 
 
-def _seed(file: FilePath, number: int) -> str:
-    """Return the seed of a run: N of its folder seed-N, else its number among the system's runs."""
-    seeds = [part.removeprefix("seed-") for part in Path(file).parts if part.startswith("seed-")]
-    return seeds[-1] if seeds else str(number)
+def _numbers(files: Sequence[FilePath]) -> list[str]:
+    return [str(number) for number in range(1, len(files) + 1)]
 
 
 def _mean(

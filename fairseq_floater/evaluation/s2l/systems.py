@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from fairseq_floater.evaluation.lines import (
     scoring_error,
 )
 from fairseq_floater.evaluation.metrics import Array
+from fairseq_floater.records import read_json
 
 # Maps N hypotheses and N references to counts of each pair, [N, K].
 SentenceCounts = Callable[[Sequence[str], Sequence[str]], Array]
@@ -154,13 +156,40 @@ class SystemRun:
     scores: Array | None
 
 
+def known_seeds(files: Sequence[FilePath]) -> list[str] | None:
+    """Return the seed of each file of a system: N of a folder seed-N, or that of the run.json beside it.
+
+    None if a file has no known seed, or two have the same.
+    """
+    seeds = [_seed(Path(file).parent) for file in files]
+    known = [seed for seed in seeds if seed is not None]
+    return known if len(set(known)) == len(files) else None
+
+
+def _seed(folder: Path) -> str | None:
+    numbers = [match[1] for part in folder.parts if (match := re.fullmatch(r"seed-(\d+)", part))]
+    if numbers:
+        return numbers[-1]
+    record = folder / "run.json"
+    settings = (
+        read_json(record, {"settings?": dict}).get("settings", {}) if record.is_file() else {}
+    )
+    return settings.get("seed")
+
+
 def read_runs(files: SystemFiles, test: EvaluationSet) -> list[SystemRun]:
-    seeds = len(files.hypotheses)
+    seeds, order = len(files.hypotheses), known_seeds(files.hypotheses)
     for kind, paths in (("losses", files.losses), ("scores", files.scores)):
         if paths and len(paths) != seeds:
             raise ScoringError(
                 f"{files.name} has {seeds} files of hypotheses, but {len(paths)} of {kind}; give one of "
                 "each per seed."
+            )
+        theirs = known_seeds(paths)
+        if order and theirs and theirs != order:
+            raise ScoringError(
+                f"{files.name} has hypotheses of the seeds {', '.join(order)}, but {kind} of "
+                f"{', '.join(theirs)}; name them in one order."
             )
     losses: Sequence[FilePath | None] = files.losses or [None] * seeds
     scores: Sequence[FilePath | None] = files.scores or [None] * seeds
