@@ -17,11 +17,11 @@ NUMBER = float | int
 def read_json(path: str | os.PathLike[str], shape: Any = object) -> Any:
     """Read a JSON file in UTF-8; a byte-order mark may come first.
 
-    Raises:
-        ReportError: it is no JSON, a key comes twice, which would hide a value, or it has another ``shape``.
-
     A shape is a type, a list that holds one shape, or a dictionary of shapes. The key ``...`` stands for
     every key, and a key that ends in ``?`` may be missing.
+
+    Raises:
+        ReportError: it is no JSON, a key comes twice, which would hide a value, or it has another ``shape``.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
