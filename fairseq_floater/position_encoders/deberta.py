@@ -62,6 +62,11 @@ class DebertaPart(AttentionPart):
 
     def lend(self, attention: Any) -> None:
         if self.spec.options["deberta_share"]:
+            if attention.k_proj.in_features != self.spec.dim:
+                raise ValueError(
+                    "`--deberta-share` in cross-attention needs stacks of equal width, but they have "
+                    f"{attention.k_proj.in_features} and {self.spec.dim}."
+                )
             # In a tuple, because a submodule would enter the state dict a second time.
             self._lent = (attention,)
 

@@ -14,6 +14,7 @@ from fairseq_floater.position_encoders.eval_law import (
     INTERPOLATED_ROWS_PER_TOKEN,
     LOGN,
     WINDOW,
+    YARN,
     EvalLaw,
 )
 from fairseq_floater.position_encoders.fairseq_rules import of_fairseqs_options, of_one_stack
@@ -259,8 +260,10 @@ def _of_evaluation(
         reason = f"only {_able('has_frequencies')} have the frequencies that it changes"
     elif law.changes_distances and not counts:
         reason = "it reads no distance of two tokens from a table, or not that alone"
-    elif args.attention_kind == LINEAR and not law.reads_lengths:
+    elif args.attention_kind == LINEAR and (law.kind == YARN or not law.reads_lengths):
         reason = "linear attention has no logits and sees all keys"
+    elif law.kind == YARN and args.rope_values:
+        reason = "its temperature is for logits, and `--rope-values` would apply it to values"
     elif law.kind == LOGN and args.attention_log_length:
         reason = "`--attention-log-length` has trained it otherwise"
     elif law.kind == WINDOW and getattr(args, "cross_self_attention", False):

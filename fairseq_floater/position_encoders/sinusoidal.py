@@ -107,6 +107,10 @@ class SinusoidalPositions(PositionSignal):
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         self.segments = spec.options.get(SEGMENTS.dest, False)  # DeBERTa's lacks the option
+        if self.segments and spec.dim % 4:
+            raise ValueError(
+                f"`{SEGMENTS.name}` needs a width that is a multiple of 4, but it is {spec.dim}."
+            )
 
     def receives(self, block_index: int) -> bool:
         if self._base_does and self.spec.input_alone:

@@ -13,6 +13,8 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
+from fairseq_floater.errors import UsageError
+
 TASK = "translation_told_length"
 
 
@@ -56,6 +58,11 @@ class ToldLengthTask(TranslationTask):
         self, models: Any, args: argparse.Namespace, *further: Any, **options: Any
     ) -> SequenceGenerator:
         generator = super().build_generator(models, args, *further, **options)
+        if type(getattr(generator, "search", None)) not in (BeamSearch, type(None)):
+            raise UsageError(
+                f"`--task {TASK}` takes plain beam search only: leave out `--sampling`, "
+                "`--constraints` and diverse beams."
+            )
         generator.search = ToldLengthSearch(self.target_dictionary)
         return generator
 

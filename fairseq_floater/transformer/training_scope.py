@@ -42,8 +42,12 @@ def restrict_training(model: nn.Module, args: Namespace) -> None:
 
 
 def _freeze_replaced_biases(model: nn.Module) -> None:
-    """Freeze the biases that p(0) replaces: with the same gradient, their sum would take a double step."""
+    """Freeze the biases that p(0) replaces, at zero until a checkpoint is loaded.
+
+    With the same gradient, their sum would take a double step.
+    """
     stacks = {name: m for name, m in model.named_modules() if hasattr(m, "layers")}
     for positions in positions_of(stacks):
         for _, _, bias in biases_of(positions):
+            bias.detach().zero_()
             bias.requires_grad_(False)

@@ -255,7 +255,12 @@ def test_interpolation_refuses_a_ratio_that_the_batch_would_round():
         h.build("rope", target="attention", position_eval="interpolate:5", **across)
 
 
-@pytest.mark.parametrize("spec", ["cap:4", "grouped:3:2", "logn:5", "window:2"])
+def test_yarns_temperature_is_not_for_values():
+    with pytest.raises(ValueError, match="would apply it to values"):
+        h.build("rope", target="attention", rope_values=True, position_eval="yarn:5")
+
+
+@pytest.mark.parametrize("spec", ["cap:4", "grouped:3:2", "logn:5", "window:2", "yarn:5"])
 def test_linear_attention_refuses_what_acts_on_logits(spec):
     with pytest.raises(ValueError, match="linear attention has no logits"):
         h.build("rope", target="attention", attention_kind="linear", position_eval=spec)

@@ -98,6 +98,15 @@ REFUSED = [
     ("floater", {**GAP, "floater_gap": 0.01234}, "a multiple of `--floater-delta`"),
     ("rope", GAP, "`--floater-gap` must be 0 with --position-encoder rope, but is 1.0"),
     ("xpos", {"position_segments": True}, "must be off with --position-encoder xpos"),
+    ("sinusoidal", {**ODD, "position_separator": "w8", "position_segments": True}, "multiple of 4"),
+    (
+        "deberta",
+        {
+            **{"deberta_share": True, "position_cross": "relative"},
+            **{"encoder_embed_dim": 32, "decoder_embed_dim": 64},
+        },
+        "needs stacks of equal width, but they have 32 and 64",
+    ),
     ("floater", {**SINUSOID, "target": "qkv"}, "`--floater-start` must be zero with .* qkv"),
     ("floater", {**SINUSOID, **RELATIVE}, "`--floater-start` must be zero with .* relative"),
     ("floater", {**SINUSOID, "floater_time": "log"}, "`--floater-time` must not be log with"),

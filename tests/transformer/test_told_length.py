@@ -7,6 +7,7 @@ import pytest
 import torch
 from fairseq.tasks.translation import TranslationConfig
 
+from fairseq_floater.errors import UsageError
 from fairseq_floater.transformer.told_length import ToldLengthTask
 
 
@@ -34,6 +35,13 @@ def test_each_hypothesis_is_as_long_as_its_reference_whatever_the_limits_say(len
         for beam in beams:
             assert len(beam["tokens"]) == n
             assert beam["tokens"].eq(h.EOS).nonzero().tolist() == [[n - 1]]
+
+
+def test_another_search_is_refused():
+    task = ToldLengthTask(TranslationConfig(), h.dictionary(), h.dictionary())
+    for option in ({"sampling": True}, {"diverse_beam_groups": 2}, {"constraints": "ordered"}):
+        with pytest.raises(UsageError, match="takes plain beam search only"):
+            task.build_generator([h.build("rope", target="attention")], Namespace(beam=4, **option))
 
 
 def test_a_hypothesis_that_has_the_length_anyway_is_the_same():

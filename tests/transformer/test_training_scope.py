@@ -98,6 +98,7 @@ def test_biases_of_blocks_without_p0_are_trained(kind):
     stack = helpers.stacks(model)[0]
     first, second = (block.self_attn.q_proj.bias for block in stack.layers)
     assert not first.requires_grad and second.requires_grad
+    assert not first.any()
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
