@@ -12,6 +12,8 @@ from typing import Any
 from fairseq_floater.errors import ReportError, shown
 
 NUMBER = float | int
+# The record of a run, in its folder.
+RECORD = "run.json"
 
 
 def read_json(path: str | os.PathLike[str], shape: Any = object) -> Any:

@@ -10,9 +10,10 @@ from typing import Any
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments import commands
 from fairseq_floater.experiments.hardware import add_machine_options, machines_from_args, use_gpus
-from fairseq_floater.experiments.run_folder import RECORD, RunFolder
+from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import STAGES
 from fairseq_floater.experiments.system import add_system_options, system_from_args
+from fairseq_floater.records import RECORD
 from fairseq_floater.verbs import add_verb, from_options
 
 

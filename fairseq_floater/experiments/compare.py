@@ -136,12 +136,12 @@ class ComparisonTable(Table):
         seconds = seconds_left(self.cells)
         if not seconds:
             return ""
+        states = [progress_of(cell.folder).state for cell in self.cells]
         at_once = self.jobs
         if self.args.status and not self.args.jobs:
             # --status counts the runs that are running now, whatever --jobs they were started with.
-            running = sum(progress_of(cell.folder).state == "running" for cell in self.cells)
-            at_once = running or self.jobs
-        unfinished = sum(progress_of(cell.folder).state != "done" for cell in self.cells)
+            at_once = states.count("running") or self.jobs
+        unfinished = len(states) - states.count("done")
         at_once = min(at_once, max(unfinished, 1))
         return f"about {duration(seconds / at_once)} left in all, {at_once} at a time"
 

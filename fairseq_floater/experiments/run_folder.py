@@ -22,10 +22,9 @@ from typing import Any
 
 from fairseq_floater.errors import ReportError
 from fairseq_floater.files import USER_DIR, write_text
-from fairseq_floater.records import NUMBER, read_json
+from fairseq_floater.records import NUMBER, RECORD, read_json
 from fairseq_floater.requirements import cpu_name, versions
 
-RECORD = "run.json"
 # Options that set the batch of one process.
 _OF_A_BATCH = {"--batch-size", "--max-tokens"}
 # Options that follow from the machine, its GPUs and their memory.

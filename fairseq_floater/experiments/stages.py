@@ -204,8 +204,7 @@ class Experiment(ConfiguredExperiment):
         """Raise ConfigError if a training does not keep the checkpoints that its average needs."""
         budget, limits = self.config.budget, self.config.budget.of(system.stage) or {}
         options = {**self.config.optimisation, **limits}
-        least = budget.average
-        limited = {"max-epoch": least, "keep-last-epochs": least}
+        least = {"max-epoch": budget.average, "keep-last-epochs": budget.average}
         if options.get("average-of", AVERAGE_OF[0]) != AVERAGE_OF[0]:
             updates, interval = options.get("max-update"), options.get("save-interval-updates")
             # Else the average would miss the last updates, or the training would end without a checkpoint.
@@ -214,13 +213,14 @@ class Experiment(ConfiguredExperiment):
                     f"{self.path}: `max-update` of {system.stage} must be a multiple of "
                     f"`save-interval-updates`, {interval or 'which is not set'}, but is {updates}."
                 )
-            limited = {"max-update": least * interval, "keep-interval-updates": least}
-        for key, least in limited.items():
+            last = budget.average * interval
+            least = {"max-update": last, "keep-interval-updates": budget.average}
+        for key, needed in least.items():
             number = options.get(key)
-            if isinstance(number, int) and 0 < number < least:
+            if isinstance(number, int) and 0 < number < needed:
                 raise ConfigError(
-                    f"{self.path}: `{key}` of {system.stage} must be at least {least} for `budget: average`, "
-                    f"{budget.average}, but is {number}."
+                    f"{self.path}: `{key}` of {system.stage} must be at least {needed} for `budget: "
+                    f"average`, {budget.average}, but is {number}."
                 )
 
     def _systems(self, setting: Setting) -> list[str]:

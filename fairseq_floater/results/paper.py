@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from fairseq_floater.errors import ReportError
 from fairseq_floater.experiments.paper_numbers import COLUMNS, SIZES, TABLE_2, TABLE_6
-from fairseq_floater.experiments.run_folder import RECORD
 from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
-from fairseq_floater.records import markdown_table
+from fairseq_floater.records import RECORD, markdown_table
 from fairseq_floater.results.runs import Run, read_run, read_settings, refuse_a_run
 
 # If a run has several test sets, the first of these is the paper's.

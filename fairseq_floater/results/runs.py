@@ -12,9 +12,9 @@ from typing import Any
 
 from fairseq_floater.errors import ReportError, UsageError
 from fairseq_floater.evaluation.bleu import TEST_SET_LINES
-from fairseq_floater.experiments.run_folder import RECORD, RunFolder
+from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.system import System
-from fairseq_floater.records import NUMBER, read_json
+from fairseq_floater.records import NUMBER, RECORD, read_json
 
 _SCORES = {
     "bleu": {"score": NUMBER, "signature": str},

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from fairseq_floater.data.understanding import glue_tasks, race, squad
 from fairseq_floater.experiments.paper_numbers import TABLES_345
 from fairseq_floater.experiments.roberta.config import TASKS
-from fairseq_floater.experiments.run_folder import RECORD, RunFolder
-from fairseq_floater.records import NUMBER, markdown_table, read_json
+from fairseq_floater.experiments.run_folder import RunFolder
+from fairseq_floater.records import NUMBER, RECORD, markdown_table, read_json
 
 _NUMBERS = {"glue": ("score",), "race": ("score", "middle", "high"), "squad": ("exact", "f1")}
 _BEST = {"best_exact": "exact", "best_f1": "f1"}  # at the best threshold of SQuAD 2.0

@@ -58,7 +58,8 @@ class ToldLengthTask(TranslationTask):
         self, models: Any, args: argparse.Namespace, *further: Any, **options: Any
     ) -> SequenceGenerator:
         generator = super().build_generator(models, args, *further, **options)
-        if type(getattr(generator, "search", None)) not in (BeamSearch, type(None)):
+        search = getattr(generator, "search", None)  # none with --score-reference
+        if search is not None and type(search) is not BeamSearch:
             raise UsageError(
                 f"`--task {TASK}` takes plain beam search only: leave out `--sampling`, "
                 "`--constraints` and diverse beams."

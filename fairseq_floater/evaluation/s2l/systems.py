@@ -30,7 +30,7 @@ from fairseq_floater.evaluation.lines import (
     scoring_error,
 )
 from fairseq_floater.evaluation.metrics import Array
-from fairseq_floater.records import read_json
+from fairseq_floater.records import RECORD, read_json
 
 # Maps N hypotheses and N references to counts of each pair, [N, K].
 SentenceCounts = Callable[[Sequence[str], Sequence[str]], Array]
@@ -157,7 +157,7 @@ class SystemRun:
 
 
 def known_seeds(files: Sequence[FilePath]) -> list[str] | None:
-    """Return the seed of each file of a system: N of a folder seed-N, or that of the run.json beside it.
+    """Return the seed of each file of a system: N of its folder seed-N, else the seed in its run.json.
 
     None if a file has no known seed, or two have the same.
     """
@@ -170,11 +170,10 @@ def _seed(folder: Path) -> str | None:
     numbers = [match[1] for part in folder.parts if (match := re.fullmatch(r"seed-(\d+)", part))]
     if numbers:
         return numbers[-1]
-    record = folder / "run.json"
-    settings = (
-        read_json(record, {"settings?": dict}).get("settings", {}) if record.is_file() else {}
-    )
-    return settings.get("seed")
+    record = folder / RECORD
+    if not record.is_file():
+        return None
+    return read_json(record, {"settings?": dict}).get("settings", {}).get("seed")
 
 
 def read_runs(files: SystemFiles, test: EvaluationSet) -> list[SystemRun]:
