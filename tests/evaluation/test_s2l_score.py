@@ -2,8 +2,6 @@
 
 import json
 import re
-import struct
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +10,7 @@ from scored_split import damaged, generated, text
 from toy import ROOT
 
 from fairseq_floater.cli import main
-from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.s2l.bin_scores import BinScore, Gain, SeedMean
-from fairseq_floater.evaluation.s2l.figure import _lines, plot_s2l
 from fairseq_floater.evaluation.s2l.report import S2LScores
 from fairseq_floater.evaluation.s2l.run_scores import score_split
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
@@ -137,37 +132,6 @@ def test_notes_explain_what_is_shown_alone(folder, systems):
     text = score_split(folder, [good], baseline="good", bootstrap=50).format_text()
     for word in ("against", "p is ", "rank", "comparisons"):
         assert word not in text
-
-
-def test_losses_in_another_order_of_seeds_are_refused(folder, systems):
-    for files in (systems[0].hypotheses, systems[0].losses):
-        for seed, path in enumerate(files, 1):
-            place = path.parent / f"seed-{seed}"
-            place.mkdir(exist_ok=True)
-            files[seed - 1] = path.rename(place / path.name)
-    score_split(folder, systems, bootstrap=0)
-    systems[0].losses.reverse()
-    with pytest.raises(
-        ScoringError, match="of the seeds 1, 2, but losses of 2, 1; name them in one"
-    ):
-        score_split(folder, systems, bootstrap=0)
-
-
-def test_a_warm_start_is_no_baseline(folder, systems):
-    before = replace(systems[0], name="good-before")
-    with pytest.raises(
-        UsageError, match="`--baseline` must be a trained model, but good-before is"
-    ):
-        score_split(folder, [*systems, before], baseline="good-before", bootstrap=0)
-
-
-def test_a_row_of_the_figure_is_of_one_model():
-    labels = {"t_1": "t 1", "t_1.5": "t 1.5", "t_1.cap_80": "t 1, cap:80"}
-    assert {label: row for label, (row, _) in _lines(labels).items()} == {
-        "t 1": "t 1",
-        "t 1.5": "t 1.5",
-        "t 1, cap:80": "t 1",
-    }
 
 
 def test_seeds_give_a_mean_and_a_spread(folder, systems):
@@ -320,49 +284,3 @@ def test_the_table_is_narrow_and_the_json_is_whole():
     one = found["bins"]["all"]["systems"]["floater-all-qkv"]
     assert (one["bleu"]["low"], one["bleu"]["high"], one["chrf"]) == (30.1, 39.9, 56.7)
     assert (one["cut_off"], one["loss_against_baseline"]["p_value"]) == (0.021, 0.0123)
-
-
-def test_many_systems_have_a_line_each_in_the_figure(tmp_path):
-    """Bars of more than nine systems cannot be told apart, so the figure grows with the systems instead."""
-
-    def drawn(systems, has_loss=True):
-        labels = {f"s{number}": f"system {number}" for number in range(systems)}
-        report = S2LScores("split", labels, None, "nrefs:1", "tokens", 1000, 1, None)
-        report.sentences = report.mean_length = {"all": 10}
-        report.scores["all"] = {}
-        for number, name in enumerate(labels):
-            measure = SeedMean(number, (number - 1, number + 1), [number, number + 0.5], None)
-            loss = measure if has_loss else None
-            report.scores["all"][name] = BinScore(measure, loss, 50.0, 1.0, None)
-        plot_s2l(report, tmp_path / "f.png")
-        return struct.unpack(">II", (tmp_path / "f.png").read_bytes()[16:24])  # width and height
-
-    (_, two), (width, twelve), (same, forty) = drawn(2), drawn(12), drawn(40, has_loss=False)
-    assert forty > twelve and forty > two and width == same
-    assert twelve > drawn(12, has_loss=False)[1]  # each measure has its lines
-
-
-def test_a_system_without_a_loss_has_its_line_in_the_figure_too(tmp_path):
-    labels = {f"s{number}": f"system {number}" for number in range(12)}
-    report = S2LScores("split", labels, None, "nrefs:1", "tokens", 1000, 1, None)
-    report.sentences = report.mean_length = {"all": 10}
-    score = SeedMean(1, None, [1], None)
-    losses = [None, *(SeedMean(-number, None, [1], None) for number in range(11))]
-    scores = (BinScore(score, loss, 50.0, 1.0, None) for loss in losses)
-    report.scores["all"] = dict(zip(labels, scores))
-    plot_s2l(report, tmp_path / "f.svg")
-    drawn = re.findall("<!-- (system .*) -->", (tmp_path / "f.svg").read_text())
-    assert drawn == [f"system {number}" for number in (*range(11, 0, -1), 0)] * 2
-
-
-def test_further_translations_stand_in_the_line_of_their_model(tmp_path):
-    """A system's name may itself hold a point, as that of a stretched system does."""
-    systems = {f"s{number}-1.5": f"system {number}" for number in range(6)}
-    looks = {f"{name}.cap_80": f"{label}, cap:80" for name, label in systems.items()}
-    report = S2LScores("split", systems | looks, None, "nrefs:1", "tokens", 1000, 1, None)
-    report.sentences = report.mean_length = {"all": 10}
-    score = SeedMean(1, None, [1], None)
-    report.scores["all"] = {name: BinScore(score, None, 5.0, 1.0, None) for name in report.labels}
-    plot_s2l(report, tmp_path / "f.svg")
-    text = re.findall("<!-- ((?:system|as|cap).*) -->", (tmp_path / "f.svg").read_text())
-    assert text == [*systems.values(), "as trained", "cap:80"]

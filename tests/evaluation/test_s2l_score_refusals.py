@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 from scored_split import generated, text
@@ -115,3 +116,25 @@ def test_a_table_of_origins_of_another_form_or_length_is_refused(folder, systems
         ScoringError, match=r"test\.en has 120 lines, but test\.tsv beside it has 49"
     ):
         score_split(copy, systems)
+
+
+def test_losses_in_another_order_of_seeds_are_refused(folder, systems):
+    for files in (systems[0].hypotheses, systems[0].losses):
+        for seed, path in enumerate(files, 1):
+            place = path.parent / f"seed-{seed}"
+            place.mkdir(exist_ok=True)
+            files[seed - 1] = path.rename(place / path.name)
+    score_split(folder, systems, bootstrap=0)
+    systems[0].losses.reverse()
+    with pytest.raises(
+        ScoringError, match="of the seeds 1, 2, but losses of 2, 1; name them in one"
+    ):
+        score_split(folder, systems, bootstrap=0)
+
+
+def test_a_warm_start_is_no_baseline(folder, systems):
+    before = replace(systems[0], name="good-before")
+    with pytest.raises(
+        UsageError, match="`--baseline` must be a trained model, but good-before is"
+    ):
+        score_split(folder, [*systems, before], baseline="good-before", bootstrap=0)
