@@ -39,7 +39,7 @@ from fairseq_floater.position_encoders import (
     encoder_class,
     has_base,
 )
-from fairseq_floater.position_encoders.floater_options import BIAS
+from fairseq_floater.position_encoders.floater_options import BIAS, ZERO
 from fairseq_floater.position_encoders.hooks import NEUTRAL
 from fairseq_floater.position_encoders.in_attention import AttentionPositions
 from fairseq_floater.position_encoders.options import ADD
@@ -121,14 +121,15 @@ def start_model(
 ) -> tuple[Donor, argparse.Namespace, Any]:
     """Decide what to copy from the donor, and build the new model with random parameters.
 
-    The donor's position encoder is removed unless the new model has the same one in the same shape.
+    The donor's position encoder is removed unless the new model has the same one in the same shape, begun
+    in the same way.
 
     Returns:
         The donor with the tensors to copy, the new model's options, and the new model.
     """
     start, args = donor, _new_options(donor, arch, options)
     keep_rows = POSITION_ENCODERS[args.position_encoder].base != "itself"
-    if donor.has_encoder and _encoder_and_blocks(donor.args) != _encoder_and_blocks(args):
+    if donor.has_encoder and not _goes_on(donor.args, args):
         start = _without_encoder(donor, keep_rows)
     start, args, model = _build(start, arch, options, extend, seed)
     if start.has_encoder:
@@ -222,8 +223,14 @@ def check_options_of_a_warm_start(arch: str, options: Sequence[str]) -> None:
             )
 
 
-def _encoder_and_blocks(args: argparse.Namespace) -> tuple[type, str]:
-    return encoder_class(args.position_encoder, args.position_target), args.position_blocks
+def _goes_on(before: argparse.Namespace, now: argparse.Namespace) -> bool:
+    """Return whether options ``now`` name the encoder of ``before``, and no other start for it."""
+    classes = (encoder_class(args.position_encoder, args.position_target) for args in (before, now))
+    return (
+        len({*classes}) == 1
+        and before.position_blocks == now.position_blocks
+        and now.floater_start in (ZERO, before.floater_start)
+    )
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,8 +153,7 @@ def warm_start(
     eps = getattr(args, "layer_norm_eps", None) or FAIRSEQ_EPS
     if given.family is ROBERTA and eps != FAIRSEQ_EPS:
         report.notes.append(_EPS_NOTE.format(eps))
-    if not start.has_encoder:
-        report.notes += _adopt(model, start, args, data, trained_length)
+    report.notes += _adopt(model, start, report.new, args, data, trained_length)
     report.changed = _changes(given, start, args)
     report.difference = _difference(given, model)
     cfg = given.state.get("cfg") or config_of(args)
@@ -194,25 +193,32 @@ def _copy(model: BaseFairseqModel, donor: Donor, report: WarmStartReport) -> Non
 def _adopt(
     model: Any,
     donor: Donor,
+    new: Container[str],
     args: argparse.Namespace,
     data: str | None,
     trained_length: int | None,
 ) -> list[str]:
-    """Start the position encoders as near to the donor's function as they can. Return notes on them.
+    """Start new position encoders as near to the donor's function as they can. Return notes on them.
 
     Args:
         model: the new model, which holds the donor's other tensors already.
-        donor: without its position encoder.
+        donor: with the tensors that were copied.
+        new: names of the tensors that the donor does not have.
         args: the new model's options.
         data: binarised data; its longest training sentence is the trained length.
         trained_length: overrides ``data``.
     """
     notes, stacks = [], donor.family.stacks(model)
     positionless = not donor.base and not donor.lost
+    added = {id(p) for name, p in model.named_parameters() if name in new}
     if donor.family is ROBERTA:
         data = None  # a table has as many rows as its donor's
     for positions in positions_of(stacks):
         name, encoder, stack = positions.stack, positions.encoder, stacks[positions.stack]
+        own = {id(p) for m in (encoder, *positions.parts) for p in m.parameters()}
+        crosses_anew = positions.attribute != "positions" and own and own <= added
+        if donor.has_encoder and not crosses_anew:
+            continue  # its positions were copied
 
         def donor_rows(limit: int, name: str = name, stack: Any = stack) -> Tensor:
             length = min(trained_length or longest_sentence(data, name, args) or limit, limit)

@@ -122,6 +122,31 @@ def test_positions_that_the_donor_brings_are_not_silenced(tmp_path, start):
     assert report.notes == []
 
 
+@pytest.mark.parametrize(
+    ("encoder", "option", "note"),
+    [
+        ("shaw", "--position-cross relative", "cross-attention: "),
+        ("floater", "--floater-start bias", "p(0) starts at the donor's biases"),
+        (
+            "floater",
+            "--position-target hidden --floater-start sinusoid",
+            "start as fairseq's sinusoid",
+        ),
+    ],
+)
+def test_what_a_donor_of_the_same_encoder_lacks_starts_as_from_another(
+    tmp_path, start, encoder, option, note
+):
+    target = {"position_target": "hidden"} if "hidden" in option else {}
+    donor = save_model(tmp_path / "donor.pt", encoder, position_base="keep", **target)
+    base = "" if "sinusoid" in option else " --position-base keep"
+    report, _ = start(donor, f"--position-encoder {encoder} {option}{base}")
+    assert report.notes and all(note in said for said in report.notes)
+    left_out = "the donor's floater is left out"
+    assert (left_out in report.changed) == (encoder == "floater")
+    assert (report.difference <= ROUNDING) == (encoder == "shaw")
+
+
 def test_a_hierarchy_takes_as_many_of_the_donors_rows_as_it_has(start, donor):
     report, out = start(donor, "--position-encoder learned --learned-hierarchy 20")
     first = load_checkpoint(out)["model"]["encoder.layers.0.positions.weight"][:, 0]
