@@ -8,16 +8,16 @@ import pytest
 import torch
 from toy import run_script
 
+from benchmarks.cli import main
 from benchmarks.gpu_check import PRECISIONS, GpuCheck, Step, agreement, run
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.launch import Launcher
 
 
-def test_a_dry_run_prints_every_command_and_leaves_nothing(tmp_path):
+def test_a_dry_run_prints_every_command_and_leaves_nothing(tmp_path, capsys):
     work = tmp_path / "w"
-    done = run_script("gpu_check.sh", "--work", work, "--encoders", "rope,t5", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    assert main(["gpu-check", "--work", str(work), "--encoders", "rope,t5", "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "nvidia-smi"
     for encoder in ("rope", "t5"):
         trained = [
@@ -36,10 +36,10 @@ def test_a_dry_run_prints_every_command_and_leaves_nothing(tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so(tmp_path):
-    done = run_script("gpu_check.sh", "--work", tmp_path / "w")
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "torch sees no GPU" in done.stderr
+def test_without_a_gpu_it_says_so(tmp_path, capsys):
+    assert main(["gpu-check", "--work", str(tmp_path / "w")]) == 1
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and "torch sees no GPU" in message
     assert not (tmp_path / "w").exists()
 
 

@@ -187,6 +187,7 @@ def test_nothing_of_the_stop_is_in_what_was_saved(stopped):
     assert "best" not in saved[0]["extra_state"]
 
 
+@pytest.mark.slow
 def test_without_the_variable_a_training_dies(toy, plugin, tmp_path):
     tell = [["update", 3, "process"]]
     log = train(toy, plugin, tmp_path, tell=tell, asked={}, code=-signal.SIGTERM)

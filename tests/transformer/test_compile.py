@@ -6,6 +6,8 @@ from helpers import build, randomise_positions, sentence
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 
+# Encoders that share a mechanism with one of these are compiled by the slow tests.
+_MECHANISMS = ("floater", "learned", "rope", "t5", "xl", "cope", "forget", "token-rnn", "complex")
 SIZES = {"encoder_embed_dim": 8, "encoder_ffn_embed_dim": 8, "encoder_layers": 1, "dropout": 0.0}
 
 
@@ -23,7 +25,10 @@ def check_compiled(encoder, *lengths):
         assert torch.equal(output, expected)
 
 
-@pytest.mark.parametrize("encoder", POSITION_ENCODERS)
+@pytest.mark.parametrize(
+    "encoder",
+    [pytest.param(e, marks=[pytest.mark.slow] * (e not in _MECHANISMS)) for e in POSITION_ENCODERS],
+)
 def test_a_compiled_stack_computes_the_same(encoder):
     check_compiled(encoder, 5)
 
