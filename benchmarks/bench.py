@@ -12,7 +12,7 @@ import torch
 from fairseq.data import Dictionary
 
 from benchmarks import batches
-from benchmarks.contestants import DTYPES, Contestant, without_intervals
+from benchmarks.contestants import DTYPES, Contestant
 from benchmarks.floor import Floor, measure_floor
 from benchmarks.records import Records
 from benchmarks.settings import Settings
@@ -43,7 +43,7 @@ class Bench:
     ):
         self.settings = settings
         self.contestants = [c for c in found if not c.translates_only]
-        self.translating = without_intervals(found)
+        self.translating = [c for c in found if not c.trains_only]
         self.progress = progress
         self.records = Records({}) if records is None else records
         self.failures: list[Row] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,12 +45,13 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 class Contestant:
     """A model to measure: its name, and fairseq-train's configuration of it (a FairseqConfig).
 
-    ``translates_only``: in training it would be the same as another one.
+    ``translates_only`` and ``trains_only``: in the rest it would be the same as another one.
     """
 
     name: str
     cfg: Any
     translates_only: bool = False
+    trains_only: bool = False
 
     @property
     def interval(self) -> int:
@@ -79,7 +80,7 @@ def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
     baseline, own = _configuration(ARCHITECTURES[settings.arch], words, settings, save_dir)
     if NO_BASE in settings.model_options:
         own.append(NO_BASE)
-    variants: dict[str, Sequence[str]] = dict(DEFAULT_CONTESTANTS)
+    variants: Mapping[str, Sequence[str]] = DEFAULT_CONTESTANTS
     if settings.encoders:
         variants = {name: ("--position-encoder", name) for name in settings.encoders}
     elif own:
@@ -90,19 +91,14 @@ def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
         cfg, unknown = _configuration(settings.arch, words, settings, save_dir)
         if unknown:
             raise UsageError(f"`{unknown[0]}` is no option of the model.")
-        found.append(Contestant(name, cfg))
+        trains_only = variants is DEFAULT_CONTESTANTS and bool(options)
+        found.append(Contestant(name, cfg, trains_only=trains_only))
         for weights in settings.decoding_weights:
-            if weights != FLOAT32:
+            if weights != FLOAT32 and not trains_only:
                 others = [*words, "--decoding-weights", weights]
                 cfg, _ = _configuration(settings.arch, others, settings, save_dir)
                 found.append(Contestant(f"{name} {weights}", cfg, translates_only=True))
     return found
-
-
-def without_intervals(found: Sequence[Contestant]) -> list[Contestant]:
-    """Drop contestants that differ only in their interval of solves, which matters only in training."""
-    others = [contestant for contestant in found if contestant.interval == 1]
-    return others if len(others) > 1 else list(found)
 
 
 def trainer(contestant: Contestant, words: Dictionary) -> Trainer:

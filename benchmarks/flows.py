@@ -7,7 +7,7 @@ Letters: R rows (streams times blocks), C channels, N positions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
 from fairseq_floater.checkpoints.rebuild import architecture, build_model, family_of
 from fairseq_floater.ode import Clock, PositionDynamics
 from fairseq_floater.position_encoders.floater import FloaterPositions
+from fairseq_floater.position_encoders.floater_options import solver_candidates
 from fairseq_floater.transformer.stack_positions import owned_parts
 
 # Positions on which the flows of a known motion are fitted, and their noisy copies.
@@ -28,12 +29,16 @@ RIDGE = 1e-4
 
 
 class Flow(NamedTuple):
-    """Dynamics with their initial values ``p0`` [R, C]; ``clock`` gives the times of tokens."""
+    """Dynamics with their initial values ``p0`` [R, C].
+
+    ``clock`` gives the times of tokens, ``candidates`` the engines that ``auto`` tries (empty: the device's).
+    """
 
     name: str
     dynamics: PositionDynamics
     p0: Tensor
     clock: Clock = Clock(0.1)
+    candidates: Sequence[tuple[str, float]] = ()
 
 
 def standard_flows(dim: int, rows: int, seed: int) -> Iterator[Flow]:
@@ -121,9 +126,15 @@ def trained_flows(checkpoint: str) -> list[Flow]:
         for attribute, signal in stack.named_children():
             if isinstance(signal, FloaterPositions):
                 parts = owned_parts(stack, attribute)
-                p0 = torch.cat([part.initial() for part in parts]).detach()
                 name = f"trained: {stack_name} {'/'.join(signal.spec.streams)}"
-                found.append(Flow(name, signal.dynamics.float(), p0, signal.clock))
+                # With `--floater-theta block` each part has its own dynamics.
+                groups = [parts] if signal.dynamics is not None else [[part] for part in parts]
+                for group in groups:
+                    dynamics = (signal.dynamics or group[0].dynamics).float()
+                    p0 = torch.cat([part.initial() for part in group]).detach()
+                    block = "" if signal.dynamics is not None else f", block {group[0].block_index}"
+                    candidates = solver_candidates(signal.spec.options)
+                    found.append(Flow(name + block, dynamics, p0, signal.clock, candidates))
     if not found:
-        raise CheckpointError(f"{checkpoint} has no position flow: its encoder is not floater.")
+        raise CheckpointError(f"{checkpoint} has no flow over positions.")
     return found

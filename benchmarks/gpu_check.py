@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.records import code_hash
 from fairseq_floater.errors import UserError, one_line
 from fairseq_floater.experiments.commands import ONE_THREAD
 from fairseq_floater.experiments.job import floater, python
@@ -153,7 +154,7 @@ def run(check: GpuCheck, launcher: Launcher) -> None:
         make_folder(check.work)
         done = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
     for step in check.steps():
-        command = [check.device, *map(str, step.words)]
+        command = [check.device, code_hash(), *map(str, step.words)]
         before = done.get(step.name, {})
         if before.get("ok") and before.get("command") == command:
             continue

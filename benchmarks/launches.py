@@ -57,7 +57,8 @@ def update_launches(trained: Trainer, batch: Batch) -> int:
 @contextmanager
 def engines_of_a_gpu(model: Any) -> Iterator[None]:
     """Solve the flows of a ``model`` on the CPU as on a GPU: with its engines, checked once per solve."""
-    solvers = [m.solver for m in model.modules() if isinstance(m, FlowPositions)]
+    flows = [module for module in model.modules() if isinstance(module, FlowPositions)]
+    solvers = [solver for flow in flows for solver in flow.solvers.values()]
     before, auto.CANDIDATES["cpu"] = auto.CANDIDATES["cpu"], auto.CANDIDATES["cuda"]
     for solver in solvers:
         solver.forget()

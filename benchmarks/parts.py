@@ -20,7 +20,6 @@ from benchmarks.contestants import (
     fresh_model,
     trainer,
     update,
-    without_intervals,
 )
 from benchmarks.floor import Work
 from benchmarks.launches import engines_of_a_gpu, update_launches
@@ -86,10 +85,7 @@ def _race_updates(
 
 
 def generation_rows(bench: Bench, vocabulary: int) -> list[Row]:
-    """Time beam search as in fairseq-generate, on one vocabulary and every number of sentences.
-
-    Contestants that differ only in their interval of solves are the same here, so one is measured for all.
-    """
+    """Time beam search as in fairseq-generate, on one vocabulary and every number of sentences."""
     settings, words = bench.settings, placeholder_dictionary(vocabulary)
     found = bench.translating
     places = [{"vocabulary": vocabulary, "sentences": n} for n in settings.batch_sizes]
@@ -233,7 +229,9 @@ def growth_rows(bench: Bench) -> list[Row]:
     """
     turns: dict[str, Turn] = {}
     named: dict[str, Row] = {}
-    for contestant in without_intervals(bench.contestants):
+    for contestant in bench.contestants:
+        if contestant.trains_only:
+            continue
         # A flow may leave the range of float32, at once or at some length.
         tables = bench.works("growth", contestant.name, partial(_tables, bench, contestant)) or {}
         for length, turn in tables.items():

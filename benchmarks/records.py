@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+import fairseq_floater
 from benchmarks.timing import Row
 from fairseq_floater.errors import UsageError
+from fairseq_floater.files import write_text
+
+
+def code_hash() -> str:
+    """Return a hash of the plugin's and the benchmark's source: other code gives other measurements."""
+    digest = hashlib.sha256()
+    for folder in (Path(fairseq_floater.__file__).parent, Path(__file__).parent):
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 class Records:
@@ -39,7 +51,7 @@ class Records:
             )
         self.rows = [json.loads(line) for line in lines[1:]]
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        self._file.write_text("".join(f"{json.dumps(row)}\n" for row in (about, *self.rows)))
+        write_text(self._file, "".join(f"{json.dumps(row)}\n" for row in (about, *self.rows)))
 
     def add(self, part: str, where: Row, contestant: str, **found: Any) -> None:
         row = {"part": part, "where": where, "contestant": contestant, **found}

@@ -8,6 +8,8 @@ import os
 import platform
 import tempfile
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,9 +17,11 @@ import torch
 from benchmarks import parts, solvers
 from benchmarks.bench import Bench
 from benchmarks.contestants import contestants
-from benchmarks.records import Records
+from benchmarks.flows import trained_flows
+from benchmarks.records import Records, code_hash
 from benchmarks.settings import Settings
 from benchmarks.tables import BenchmarkResult
+from benchmarks.timing import Row
 from fairseq_floater.errors import UsageError, say
 from fairseq_floater.requirements import cpu_name, versions
 
@@ -45,26 +49,28 @@ def run_benchmark(settings: Settings) -> BenchmarkResult:
 
 def _measure(settings: Settings, save_dir: str) -> BenchmarkResult:
     found = contestants(settings, save_dir)
+    trained = [] if settings.checkpoint is None else trained_flows(settings.checkpoint)
     machine = _machine(settings)
     bench = Bench(settings, found, say, Records(_fixed(settings, machine), settings.resume))
     result = BenchmarkResult(machine, settings, bench.floor._asdict(), bench.failures)
-    if "update" in settings.parts:
-        result.update = parts.update_rows(bench)
-    if "memory" in settings.parts:
-        result.memory = parts.memory_rows(bench)
-    if "launches" in settings.parts:
-        result.launches = parts.launch_rows(bench)
-    if "generation" in settings.parts:
-        for vocabulary in settings.vocabulary:
-            result.generation += parts.generation_rows(bench, vocabulary)
-    if "step" in settings.parts:
-        result.step = parts.step_rows(bench)
-    if "solve" in settings.parts:
-        model = found[0].cfg.model
-        # A row for the q, k and v of every encoder block.
-        result.solve = solvers.solve_rows(bench, model.encoder_embed_dim, 3 * model.encoder_layers)
+
+    def measured(part: str, measure: Callable[..., list[Row]], *given: Any) -> list[Row]:
+        # What fails here is the baseline, or a turn of the race; other parts go on.
+        work = partial(measure, bench, *given)
+        return (part in settings.parts and bench.works(part, "all models", work)) or []
+
+    result.update = measured("update", parts.update_rows)
+    result.memory = measured("memory", parts.memory_rows)
+    result.launches = measured("launches", parts.launch_rows)
+    for vocabulary in settings.vocabulary:
+        result.generation += measured("generation", parts.generation_rows, vocabulary)
+    result.step = measured("step", parts.step_rows)
+    model = found[0].cfg.model
+    # A row for the q, k and v of every encoder block.
+    size = model.encoder_embed_dim, 3 * model.encoder_layers
+    result.solve = measured("solve", solvers.solve_rows, *size, trained)
+    rows = measured("growth", parts.growth_rows)
     if "growth" in settings.parts:
-        rows = parts.growth_rows(bench)
         result.growth = {"tables": rows, "exponents": parts.exponents(rows, settings)}
     return result
 
@@ -90,6 +96,7 @@ def _fixed(settings: Settings, machine: dict[str, Any]) -> dict[str, Any]:
         **fixed,
         "positions": settings.most_positions,
         "largest": settings.vocabulary[-1],
+        "code": code_hash(),
         **named,
     }
 

@@ -145,7 +145,7 @@ class Settings:
     seed: int = _option(1, "", type=int, metavar="N")
     resume: str | None = _option(
         None,
-        "keep every measurement in FILE, and do not repeat those already there",
+        f"keep the measurements of {', '.join(COMPARED)} in FILE, and do not repeat those already there",
         "none",
         metavar="FILE",
     )
@@ -170,6 +170,8 @@ class Settings:
             raise UsageError(
                 f"`--vocabulary` must be at least {smallest}, but is {min(self.vocabulary)}."
             )
+        if self.checkpoint is not None and "solve" not in self.parts:
+            raise UsageError("`--checkpoint` must come with the part `solve`: `--parts solve`.")
         if self.dtype != "float32" and self.device == "cpu":
             raise UsageError(f"`--dtype` {self.dtype} needs `--device cuda`.")
 

@@ -6,20 +6,21 @@ Letters: R rows (streams times blocks), C channels, N positions.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.bench import Bench
-from benchmarks.flows import Flow, standard_flows, trained_flows
+from benchmarks.flows import Flow, standard_flows
 from benchmarks.timing import Row, Turn, quartiles, summary
 from fairseq_floater.ode import ENGINES, FlowError, PositionDynamics, SolveRecord, choose, solve
 
 # The paper's solver and step, with which the others are compared.
 REFERENCE = "rk4 0.02"
-# The solution that counts as exact, in float64.
-TRUTH = {"solver": "rk4_hermite", "step_size": 0.025}
+# The solution that counts as exact, in float64: a quarter of the reference's step.
+TRUTH = {"solver": "rk4_hermite", "step_size": 0.005}
 COMPARED = [
     (engine.name, step)
     for engine in reversed(ENGINES.values())
@@ -29,7 +30,7 @@ COMPARED = [
 SHARE_OF_ROUNDS = 8
 
 
-def solve_rows(bench: Bench, dim: int, rows: int) -> list[Row]:
+def solve_rows(bench: Bench, dim: int, rows: int, trained: Sequence[Flow] = ()) -> list[Row]:
     """Measure errors and times of every engine on every flow, and of the engine that ``auto`` takes.
 
     Errors are relative: to the largest value, and to the norm of the gradient. The gradient is that of a
@@ -39,11 +40,9 @@ def solve_rows(bench: Bench, dim: int, rows: int) -> list[Row]:
         bench: settings and contestants.
         dim: C of the standard flows.
         rows: R.
+        trained: further flows.
     """
-    settings = bench.settings
-    flows = list(standard_flows(dim, rows, settings.seed))
-    if settings.checkpoint is not None:
-        flows += trained_flows(settings.checkpoint)
+    flows = [*standard_flows(dim, rows, bench.settings.seed), *trained]
     return [row for flow in flows for row in _flow_rows(bench, flow)]
 
 
@@ -53,15 +52,16 @@ def _flow_rows(bench: Bench, flow: Flow) -> list[Row]:
     bench.progress(f"solve, {flow.name}: the truth")
     trial = _Trial(flow, settings.solve_length, settings.device)
     bench.progress(f"solve, {flow.name}: engines")
-    choice = choose(trial.dynamics, trial.p0, trial.times)
+    choice = choose(trial.dynamics, trial.p0, trial.times, candidates=flow.candidates)
     chosen = choice.solver, choice.step_size
     engines = {_name(*engine): engine for engine in COMPARED}
     engines[f"auto: {_name(*chosen)}"] = chosen
-    errors = {name: trial.errors(*engine) for name, engine in engines.items()}
+    records = {name: SolveRecord() for name in engines}
+    errors = {name: trial.errors(*engines[name], record) for name, record in records.items()}
 
     def turn(name: str) -> Turn:
         solver, step = engines[name]
-        options = {"solver": solver, "step_size": step}
+        options = {"solver": solver, "step_size": step, "record": records[name]}
         return lambda number: trial.solved(trial.dynamics, trial.p0, **options)
 
     turns = {name: turn(name) for name, row in errors.items() if row is not None}
@@ -101,19 +101,25 @@ class _Trial:
         gradients = torch.autograd.grad(values, inputs, self.weights.to(values))
         return values.detach(), torch.cat([g.flatten() for g in gradients])
 
-    def errors(self, solver: str, step: float | None) -> Row | None:
-        """Return errors and rounds of h; None if the engine cannot solve this flow."""
-        record = SolveRecord()
+    def errors(self, solver: str, step: float | None, record: SolveRecord) -> Row | None:
+        """Return errors and rounds of h; None if the engine cannot solve this flow.
+
+        ``record`` learns what the parallel engine needs, as in training.
+        """
+        flow, measured = (self.dynamics, self.p0), SolveRecord(look=True)
         try:
-            values, gradient = self.solved(
-                self.dynamics, self.p0, solver=solver, step_size=step, record=record
-            )
+            solved = self.solved(*flow, solver=solver, step_size=step, record=measured)
+            record.learn(measured)
+            if measured.iterations_needed:
+                solved = self.solved(*flow, solver=solver, step_size=step, record=record)
         except FlowError:
             return None
+        values, gradient = solved
+        counted = record if measured.iterations_needed else measured
         true_values, true_gradient = self.truth
         return {
             "value_error": float((values - true_values).abs().max() / true_values.abs().max()),
             "gradient_error": float((gradient - true_gradient).norm() / true_gradient.norm()),
-            "evaluations": record.evaluations,
-            "fallbacks": record.fallbacks,
+            "evaluations": counted.evaluations,
+            "fallbacks": counted.fallbacks,
         }

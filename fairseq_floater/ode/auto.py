@@ -14,9 +14,10 @@ sentences reach, would hide the errors of the early rows.
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -60,8 +61,7 @@ class Choice:
         gradient_error: the largest error of a window's gradient, relative to that gradient's norm; None
             if no gradient is wanted.
         num_times: how many times the errors were estimated over.
-        iterations: how many the parallel engine needed; 0 for other engines.
-        wide: whether the parallel engine converged on long segments.
+        record: what the parallel engine needed.
     """
 
     solver: str
@@ -69,8 +69,7 @@ class Choice:
     value_error: float
     gradient_error: float | None
     num_times: int
-    iterations: int = 0
-    wide: bool = True
+    record: SolveRecord = field(default_factory=SolveRecord, compare=False)
 
     def within(self, tolerance: float | None = None) -> bool:
         """Return whether values (None: to VALUE_TOLERANCE) and gradient are exact enough."""
@@ -114,16 +113,16 @@ def choose(
     p0 = p0.detach().requires_grad_(p0.requires_grad)
     inputs = [x for x in (p0, *dynamics.parameters()) if training and x.requires_grad]
     windows = _windows(len(times)) if inputs else [len(times)]  # no row's error depends on others
+    records: dict[tuple[str, float], SolveRecord] = defaultdict(partial(SolveRecord, look=True))
 
     @cache
     def solution(solver: str, step: float, rows: int) -> _Solution:
-        return _solution(dynamics, p0, times[:rows], inputs, solver, step)
+        record = records[solver, step]
+        return _solution(dynamics, p0, times[:rows], inputs, solver, step, record)
 
     def estimate(solver: str, step: float, rows: int) -> Choice:
         coarse, finer = solution(solver, step, rows), solution(solver, step / 2, rows)
-        value_error, gradient_error = _errors(coarse, finer)
-        iterations, wide = coarse.record.iterations_needed, coarse.record.wide_did
-        return Choice(solver, step, value_error, gradient_error, rows, iterations, wide)
+        return Choice(solver, step, *_errors(coarse, finer), rows, records[solver, step])
 
     for solver, step in candidates:
         choice = estimate(solver, step, windows[0])
@@ -154,8 +153,6 @@ def _worse(one: Choice, other: Choice) -> Choice:
         other,
         value_error=max(one.value_error, other.value_error),
         gradient_error=gradient_error,
-        iterations=max(one.iterations, other.iterations),
-        wide=one.wide and other.wide,
     )
 
 
@@ -164,7 +161,6 @@ class _Solution(NamedTuple):
 
     values: Tensor | None
     gradient: Tensor | None
-    record: SolveRecord
 
 
 def _solution(
@@ -174,18 +170,19 @@ def _solution(
     inputs: list[Tensor],
     solver: str,
     step: float,
+    record: SolveRecord,
 ) -> _Solution:
-    record, gradient = SolveRecord(look=True), None
+    gradient, fallbacks = None, record.fallbacks
     try:
         with torch.set_grad_enabled(bool(inputs)):
             values = solve(dynamics, p0, times, solver=solver, step_size=step, record=record)
             if inputs:
                 gradient = _functional_gradient(values, inputs)
     except FlowError:
-        return _Solution(None, None, record)
+        return _Solution(None, None)
     # If RK4 stood in, the values are not this engine's.
-    rows = None if record.fallbacks else values.detach()
-    return _Solution(rows, gradient, record)
+    rows = values.detach() if record.fallbacks == fallbacks else None
+    return _Solution(rows, gradient)
 
 
 def _errors(coarse: _Solution, finer: _Solution) -> tuple[float, float | None]:

@@ -150,9 +150,6 @@ class PositionDynamics(RescaledModule):
     def forward(self, t: Tensor | float, p: Tensor) -> Tensor:
         return evaluate(self.coefficients(), t, p)
 
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}, time_scale={self.time_scale}, lr_scale={self.lr_scale}"
-
 
 class BackwardDynamics(PositionDynamics):
     """Follow another dynamics h backwards from its start: dp/ds = -h(-s, p), with s = -t.
@@ -167,9 +164,6 @@ class BackwardDynamics(PositionDynamics):
     def coefficients(self) -> DynamicsCoefficients:
         h = self.ahead.coefficients()
         return h._replace(time1=-h.time1, w2=-h.w2, bias2=-h.bias2)
-
-    def extra_repr(self) -> str:
-        return ""
 
 
 def slope_in_place(h: DynamicsCoefficients) -> Callable[[float, Tensor], Tensor]:

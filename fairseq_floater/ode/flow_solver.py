@@ -179,7 +179,7 @@ class FlowSolver:
         gradient = self._options["floater_gradient"]
         if self._options["floater_solver"] == AUTO and step is None:
             choice = choose(dynamics, p0, times, training, **self._tried)
-            self.record.iterations, self.record.wide = choice.iterations + 1, choice.wide
+            self.record.learn(choice.record)
             self._report(choice, training)
             return {**choice.options, "gradient": gradient}
         step = checked_step_size(solver, step, gradient)
@@ -188,9 +188,7 @@ class FlowSolver:
         if training and (self.error is None or solver not in TORCHDIFFEQ_SOLVERS):
             record = SolveRecord(look=True)
             error = step_halving_error(dynamics, p0, times, **engine, record=record)
-            if record.iterations_needed:
-                self.record.iterations = record.iterations_needed + 1
-                self.record.wide = record.wide_did
+            self.record.learn(record)
             # If RK4 stood in, the error was RK4's.
             error = float("inf") if record.fallbacks else error
             self._report(Choice(solver, step, error, None, len(times)), training)

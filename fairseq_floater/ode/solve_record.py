@@ -49,6 +49,11 @@ class SolveRecord:
         self.wide_did = self.wide_did and wide
         self.iterations_needed = max(self.iterations_needed, iterations)
 
+    def learn(self, measured: SolveRecord) -> None:
+        """Let the parallel engine iterate as it needed in ``measured``, which checked each residual."""
+        if measured.iterations_needed:
+            self.iterations, self.wide = measured.iterations_needed + 1, measured.wide_did
+
     def fall_back(self, most_iterations: int) -> None:
         """Count a solve in which RK4 stood in; the next may iterate longer."""
         self.fallbacks += 1

@@ -213,6 +213,11 @@ def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
             f"`--floater-start` must be {ZERO} with `--position-target` {target}, but is {start} "
             f"instead: {why}."
         )
+    if options["floater_autonomous"] and options["floater_time_scale"] != 1:
+        yield (
+            "`--floater-time-scale` must be 1 with `--floater-autonomous`, but is "
+            f"{options['floater_time_scale']:g} instead: h does not see the time that it divides."
+        )
     gap_in_tokens(options)
     for option in FLOATER_OPTIONS if start == SINUSOID else ():
         value = options[option.dest]

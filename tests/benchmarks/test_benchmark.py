@@ -100,9 +100,9 @@ def test_options_of_an_encoder_make_one_contestant_and_others_are_shared():
     assert (other.cfg.model.position_encoder, other.cfg.model.rnn_layers) == ("rnn", "2")
     assert not hasattr(baseline.cfg.model, "position_encoder")
     assert [c.cfg.model.dropout for c in found("--dropout", "0.25")] == [0.25] * 3
-    both = found("--floater-update-interval", "4")
-    assert [c.interval for c in both] == [1, 4]
-    assert [c.name for c in contestants.without_intervals(both)] == [c.name for c in both]
+    every_fourth = found("--floater-update-interval", "4", encoders=("floater", "rope"))
+    assert [c.interval for c in every_fourth] == [1, 4, 1]
+    assert bench(settings(), every_fourth).translating == every_fourth
 
 
 def test_weights_of_decoding_make_contestants_of_translating_alone():
@@ -199,9 +199,10 @@ def test_translations_take_the_same_steps_and_keep_the_table(three, monkeypatch)
     chosen = settings(steps=7, length=(4, 30))
     words = placeholder_dictionary(chosen.vocabulary[-1])
     chosen_three = found(steps=7, length=(4, 30))
-    assert [c.name for c in contestants.without_intervals(chosen_three)] == NAMES[:2]
+    translating = bench(chosen, chosen_three).translating
+    assert [c.name for c in translating] == NAMES[:2]
     steps = {}
-    for contestant in contestants.without_intervals(chosen_three):
+    for contestant in translating:
         translator = contestants.Translator(contestant, words, chosen)
         counted = count_calls(monkeypatch, translator.generator.search, "step")
         computed = [
@@ -333,6 +334,10 @@ def test_the_command_measures_draws_and_writes(tmp_path, capsys, monkeypatch):
         (["--vocabulary", "11"], "`--vocabulary` must be at least 12, but is 11"),
         (["--dtype", "float16"], "`--dtype` float16 needs `--device cuda`"),
         (["--dtype", "bfloat16"], "`--dtype` bfloat16 needs `--device cuda`"),
+        (
+            ["--encoders", "t5", "--checkpoint", "x"],
+            "`--checkpoint` must come with the part `solve`",
+        ),
         (["--plot", "x.jpg"], "`x.jpg` must end in one of png, svg, pdf"),
         (["--parts", "solve", "--plot", "x.png"], "`--plot` draws the parts update"),
         (["--quick", "--", "--strange", "1"], "`--strange` is no option of the model"),
@@ -348,6 +353,14 @@ def test_bad_usage_is_refused_in_a_sentence(words, message, capsys):
     assert said.err.startswith("python -m benchmarks speed: ")
     assert said.err.count("\n") == 1
     assert re.search(message, said.err)
+
+
+def test_a_checkpoint_is_read_before_anything_is_measured(capsys):
+    assert main(["speed", "--quick", "--device", "cpu", "--checkpoint", "nowhere.pt"]) == 1
+    assert (
+        capsys.readouterr().err
+        == "python -m benchmarks speed: There is no checkpoint nowhere.pt.\n"
+    )
 
 
 @pytest.mark.parametrize("length", ["16", "9:4", "1:4", "a:b", "4:9:16"])

@@ -34,7 +34,7 @@ def named(*names):
 
 
 def contestant(name):
-    return SimpleNamespace(name=name, interval=1, translates_only=False)
+    return SimpleNamespace(name=name, interval=1, translates_only=False, trains_only=False)
 
 
 def bench(found, records=None, said=None, **changes):

@@ -63,8 +63,18 @@ def test_a_checkpoints_flows_have_its_parameters_and_initial_values(tmp_path):
 
 def test_a_checkpoint_without_a_flow_is_refused(tmp_path):
     path = save_model(tmp_path / "model.pt", "learned")
-    with pytest.raises(CheckpointError, match="has no position flow"):
+    with pytest.raises(CheckpointError, match="has no flow over positions"):
         trained_flows(str(path))
+
+
+def test_with_a_theta_for_each_block_every_block_has_a_flow(tmp_path):
+    path = save_model(tmp_path / "model.pt", "floater", "all", "hidden", floater_theta="block")
+    flows = trained_flows(str(path))
+    assert [flow.name for flow in flows] == [
+        f"trained: {stack} hidden, block {block}"
+        for stack in ("encoder", "decoder")
+        for block in (0, 1)
+    ]
 
 
 def test_a_robertas_flow_is_read(tmp_path):
@@ -77,12 +87,12 @@ def test_a_robertas_flow_is_read(tmp_path):
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
     path = save_model(tmp_path_factory.mktemp("model") / "model.pt", "floater", "all", "qkv")
-    settings = Settings(rounds=1, solve_length=24, checkpoint=str(path))
+    settings = Settings(rounds=1, solve_length=24)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(solvers, "COMPARED", (("rk4", 0.05), ("rk4_hermite", 0.2), ("adams", 0.4)))
         patched.setattr(solvers, "REFERENCE", "rk4 0.05")
         bench = Bench(settings, [], progress=lambda message: None)
-        return solvers.solve_rows(bench, dim=16, rows=4)
+        return solvers.solve_rows(bench, dim=16, rows=4, trained=trained_flows(str(path)))
 
 
 def test_every_engine_has_its_errors_on_every_flow(rows):

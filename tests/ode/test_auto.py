@@ -16,7 +16,7 @@ def test_an_iteration_that_fails_is_no_choice(monkeypatch):
     monkeypatch.setattr(choice_module, "CANDIDATES", candidates)
     monkeypatch.setattr("fairseq_floater.ode.engines.collocation.MAX_ITERATIONS", 1)
     choice = choose(*named_flow("attracted"), TIMES)
-    assert choice.solver == "rk4_hermite" and choice.iterations == 0
+    assert choice.solver == "rk4_hermite" and choice.record.iterations_needed == 0
 
 
 @pytest.mark.parametrize("name", FLOWS)

@@ -118,6 +118,10 @@ def test_the_flow_alone_learns_under_activation_checkpointing(checkpoint):
             "`--floater-train` must be transformer with `--floater-freeze`.* is all",
         ),
         (
+            {"floater_autonomous": True, "floater_time_scale": 2.0},
+            "`--floater-time-scale` must be 1 with `--floater-autonomous`, but is 2",
+        ),
+        (
             {"position_encoder": "rnn", "floater_freeze": True},
             "`--floater-train` must be all with --position-encoder rnn, but is transformer",
         ),
