@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +14,11 @@ from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.errors import say
 from fairseq_floater.files import file_hash, put_folder, remove_folder, write_text
 from fairseq_floater.records import read_json
+from fairseq_floater.requirements import FAIRSEQS, version_of
 
 SUMMARY = "summary.json"
 _MOST_INPUTS = 20
-_PACKAGES = ("fairseq-fixed", "sentencepiece", "tokenizers")
+_PACKAGES = (*FAIRSEQS, "sentencepiece", "tokenizers")
 
 
 class Origin(NamedTuple):
@@ -129,7 +129,7 @@ def make_folder(
         say(f"{out_dir} exists already: skipped.")
         return PreparedFolder(out_dir, read_json(out_dir / SUMMARY))
     with work_folder(out_dir.with_name(f".{out_dir.name}.tmp")) as work:
-        packages = {package: version(package) for package in _PACKAGES}
+        packages = {name: version for name in _PACKAGES if (version := version_of(name))}
         summary = {**new._asdict(), "packages": packages, **build(work)}
         write_text(work / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
         put_folder(work, out_dir)

@@ -68,7 +68,7 @@ def systems_of(
     if stretch is not None:
         systems = with_stretched(systems, stretch)
     if encoders is not None and experiment.config.s2l is not None:
-        systems = within_training(systems, experiment.s2l.threshold, baseline)
+        systems = within_training(systems, experiment.s2l.threshold, baseline, separator)
     labels = Counter(entry.label for entry in systems)
     # A label leaves out the range of a stretch.
     return [e._replace(label=e.options) if labels[e.label] > 1 else e for e in systems], baseline
@@ -130,24 +130,27 @@ def with_twins(
 
 
 def within_training(
-    systems: Sequence[ListedSystem], threshold: int, baseline: str | None
+    systems: Sequence[ListedSystem],
+    threshold: int,
+    baseline: str | None,
+    separator: str | None = None,
 ) -> list[ListedSystem]:
     """Limit the distances that a system tells apart (`--t5-max-distance`, ...) to those in training.
 
     Longer distances then share the parameter of the longest trained one, so no parameter stays untrained.
     Stretched training has longer distances. The baseline and limits that `--also` sets stay.
     """
-    near = (e if e.system.name == baseline else _within(e, threshold) for e in systems)
+    near = (e if e.system.name == baseline else _within(e, threshold, separator) for e in systems)
     return list({entry.system.name: entry for entry in near}.values())
 
 
-def _within(entry: ListedSystem, longest: int) -> ListedSystem:
-    limit = trained_limit(_complete(entry.system), longest)
+def _within(entry: ListedSystem, longest: int, separator: str | None) -> ListedSystem:
+    limit = trained_limit(_complete(entry.system, separator), longest)
     if limit is None or limit[0] in entry.system.given:
         return entry
     option, _, furthest = limit
     near = replace(entry.system, options=(*entry.system.options, option, str(furthest)))
-    return listed(near) if is_accepted(near) else entry
+    return listed(near) if is_accepted(near, separator) else entry
 
 
 def listed(system: System) -> ListedSystem:
@@ -157,16 +160,17 @@ def listed(system: System) -> ListedSystem:
 def is_accepted(system: System, separator: str | None = None) -> bool:
     """Return whether a model takes the options of a system, and a configuration's ``separator``."""
     try:
-        _complete(replace(system, options=with_separator(system.options, separator)))
+        _complete(system, separator)
     except (argparse.ArgumentError, ValueError):
         return False
     return True
 
 
-def _complete(system: System) -> argparse.Namespace:
+def _complete(system: System, separator: str | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     add_args(parser)
     parser.add_argument("--no-token-positional-embeddings", action="store_true")
+    system = replace(system, options=with_separator(system.options, separator))
     args, _ = parser.parse_known_args(system.model_options())  # the others may set the shape
     complete(args)
     return args

@@ -66,11 +66,14 @@ class Job(ABC):
         self.locks = locks or Locks(launcher.check_stopped)
         self.folder = RunFolder(path)
         self.log = path / "steps.log"
-        self._has_worked = False
+        self._has_worked = self._is_done = False
 
     @abstractmethod
     def steps(self) -> None:
         """Run every step, or in a dry run print it."""
+
+    def further_steps(self) -> None:  # noqa: B027  most runs have none
+        """Run steps after which the run is no more done than before; if one fails, it stays done."""
 
     @abstractmethod
     def check_options(self) -> Any:
@@ -86,12 +89,18 @@ class Job(ABC):
         """
         if self.launcher.dry_run:
             self.steps()
+            self.further_steps()
             return
-        with self.at_work(), self.launcher.screen.system(self.title, self.path):
-            with self._session():
-                self.steps()
+        with (
+            self.at_work(),
+            self.launcher.screen.system(self.title, self.path),
+            self._session(),
+        ):
+            self.steps()
             with self.folder.changing() as record:
                 record["state"] = "done"
+            self._is_done = True
+            self.further_steps()
 
     @contextmanager
     def _session(self) -> Iterator[None]:
@@ -226,7 +235,7 @@ class Job(ABC):
                 after: dict[str, Any] = {}
                 if before.get("state") == "done" and not self._has_worked:
                     after = before
-                elif isinstance(error, Exception):
+                elif isinstance(error, Exception) and not self._is_done:
                     after = {"state": "failed", "reason": one_line(sentence(error))}
                 if after:
                     with suppress(OSError, UserError), self.folder.changing() as record:

@@ -13,13 +13,15 @@ from fairseq_floater.errors import UserError
 _POLL = 0.5  # seconds between two tries of a lock that another run holds
 
 
-def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
+def try_lock(
+    path: Path, kind: int = fcntl.LOCK_EX, mode: int = os.O_RDWR | os.O_CREAT
+) -> int | None:
     """Lock a file and return its descriptor; None if another process or thread holds the lock.
 
     A process that inherits the descriptor holds the lock too, so a training that outlives a killed
     script is not started twice. On a file system without locks, every caller gets the lock.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    handle = os.open(path, mode, 0o666)
     try:
         fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -32,9 +34,9 @@ def try_lock(path: Path, kind: int = fcntl.LOCK_EX) -> int | None:
 
 def is_locked(path: Path) -> bool:
     """Return whether a run holds a lock. The check asks for a shared lock, so checks can overlap."""
-    if not os.access(path, os.W_OK):
+    if not os.access(path, os.R_OK):
         return False
-    handle = try_lock(path, fcntl.LOCK_SH)
+    handle = try_lock(path, fcntl.LOCK_SH, os.O_RDONLY)  # the file may be a colleague's
     if handle is not None:
         os.close(handle)  # gives the lock back
     return handle is None

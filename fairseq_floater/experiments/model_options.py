@@ -17,7 +17,11 @@ from fairseq_floater.checkpoints.rebuild import STACKS, longest_sentence
 from fairseq_floater.errors import UsageError, refused_options
 from fairseq_floater.experiments.system import System
 from fairseq_floater.position_encoders import distance_warning, foreign_options
-from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
+from fairseq_floater.position_encoders.registry import (
+    DEFAULT_TARGETS,
+    block_numbers,
+    check_depth,
+)
 from fairseq_floater.transformer import (  # noqa: F401  registers them
     question_answering,
     roberta,
@@ -65,6 +69,15 @@ def _parsed(
         raise
     except ValueError as error:
         raise UsageError(f"{rule}: {error}") from None
+
+
+def check_blocks(options: argparse.Namespace) -> None:
+    """Raise UsageError if complete options of a training name a block that no stack has."""
+    try:
+        depth = max(options.encoder_layers, getattr(options, "decoder_layers", 0))
+        check_depth(block_numbers(options.position_blocks), depth)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def untrained_distances(

@@ -64,10 +64,11 @@ class DataSteps(Job):
 
     def subset(self, test: str) -> str:
         """Return fairseq's name of a test set (test, test1, ...), as `floater prepare` recorded it."""
-        if self.launcher.dry_run:  # `floater prepare` numbers the test sets in this order
+        path = self.data / "tests.json"
+        if self.launcher.dry_run and not path.is_file():
+            # `floater prepare` numbers them in this order.
             number = sorted(self.experiment.config.data.tests).index(test)
             return f"test{number or ''}"
-        path = self.data / "tests.json"
         subsets = read_json(path, dict)
         if test not in subsets:
             raise UserError(

@@ -80,7 +80,9 @@ class Protocol(DataSteps):
             self._warn_of_limit()
         if positions is not None:
             self._warn_of_distances(positions)
-        if self.stage != "scratch":
+        # The donor of a warm start that is made may be gone.
+        is_started = (self.path / "warm_start.json").is_file() and not self.launcher.dry_run
+        if self.stage == "donor" or (self.stage == "finetune" and not is_started):
             with self.alone(self.donor.parent / ".donor.lock"):
                 self._train("donor", self.donor)
         if self.stage == "finetune":
@@ -95,6 +97,9 @@ class Protocol(DataSteps):
         for test in self.experiment.config.data.tests:
             self._translate("average.pt", test)
             self._score(test)
+
+    def further_steps(self) -> None:
+        for test in self.experiment.config.data.tests:
             for look in self.request.looks:
                 further = look.arguments, look.changes_losses
                 self._translate("average.pt", test, look.mark, *further)
@@ -104,6 +109,7 @@ class Protocol(DataSteps):
         # Imports torch and fairseq, which takes seconds.
         from fairseq_floater.checkpoints.donor import check_options_of_a_warm_start
         from fairseq_floater.experiments.model_options import (
+            check_blocks,
             check_generation,
             check_owners,
             parse_training,
@@ -115,7 +121,10 @@ class Protocol(DataSteps):
         if self.stage == "finetune":
             parse_training(self.arguments("donor"), config, "donor")
             check_options_of_a_warm_start(self.experiment.arch(system), system.options)
-        return parse_training(self.arguments(self.stage), config, self.stage)
+        options = parse_training(self.arguments(self.stage), config, self.stage)
+        if system.encoder != PLAIN:
+            check_blocks(options)
+        return options
 
     def _warn_of_distances(self, options: argparse.Namespace) -> None:
         from fairseq_floater.experiments.model_options import untrained_distances
@@ -180,8 +189,9 @@ class Protocol(DataSteps):
             self.say(f"average of the last {self.settings['average']} checkpoints")
         if not self.launcher.dry_run:
             with self.folder.changing() as record:
-                # A training records its settings. A donor that another run trained has none yet.
+                # A training records these. A donor that another run trained has none yet.
                 record["settings"] = (record["settings"] or self.settings) | made_of
+                record.setdefault("signature", self.signature)
 
     def _translate(
         self,

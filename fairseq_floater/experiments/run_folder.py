@@ -30,6 +30,7 @@ _OF_A_BATCH = {"--batch-size", "--max-tokens"}
 # Options that follow from the machine, its GPUs and their memory.
 _OF_THE_MACHINE = {
     "--user-dir",  # where the checkout lies
+    "--finetune-from-model",  # `check_start` compares the file's bytes
     "--max-tokens",
     "--update-freq",
     "--ddp-backend",
@@ -46,7 +47,7 @@ _OF_THE_MACHINE = {
     "--num-workers",
 }
 _DATA = "the data folder"  # the name of the words before the first option
-_PLACES = {_DATA, "--save-dir", "--finetune-from-model"}
+_PLACES = {_DATA, "--save-dir"}
 # Stage -> prefix of its results. If the arguments of the stage change, all of these must be removed.
 _RESULTS = {"generate": "generate", "score-reference": "losses"}
 _SHAPE = {

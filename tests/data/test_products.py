@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fairseq_floater.data import products
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.products import PreparedFolder, make_folder
 
@@ -45,6 +46,14 @@ def test_the_same_input_is_used_once_wherever_it_lies(
     assert again.summary == first.summary
     assert (tmp_path / "out" / "data").stat().st_mtime_ns == made
     assert capsys.readouterr().err == f"{tmp_path / 'out'} exists already: skipped.\n"
+
+
+def test_another_fairseq_and_no_tokenizers_will_do(
+    raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {"fairseq": "1.0", "sentencepiece": "0.2"}
+    monkeypatch.setattr(products, "version_of", there.get)
+    assert make(raw).summary["packages"] == there
 
 
 def test_other_input_is_named_and_needs_force(raw: Path, tmp_path: Path) -> None:

@@ -151,11 +151,14 @@ def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys):
     os.close(lock)
 
 
-def test_runs_side_by_side_take_the_gpus_that_the_budget_asks_for(tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")  # an update of CONFIG fits one GPU
+@pytest.mark.parametrize("tokens", [1250, 10_000])  # an update fits one GPU, or eight
+def test_runs_side_by_side_take_gpus_of_their_own(tmp_path, monkeypatch, tokens):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    config = tmp_path / "config.yaml"
+    config.write_text(f"extends: {CONFIG}\nbudget: {{tokens-per-update: {tokens}}}\n")
     chosen = []
     monkeypatch.setattr(tables, "Launcher", lambda *, of_jobs, **options: chosen.extend(of_jobs))
-    ComparisonTable(parsed([str(CONFIG), "--work", str(tmp_path), "--jobs", "3"]))
+    ComparisonTable(parsed([str(config), "--work", str(tmp_path), "--jobs", "3"]))
     assert [job["CUDA_VISIBLE_DEVICES"] for job in chosen] == ["4", "5", "6"]
 
 

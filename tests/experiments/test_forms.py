@@ -75,6 +75,14 @@ def test_a_limit_that_is_asked_for_stays_and_no_system_comes_twice(distance, mor
     assert names == [T5, *(f"t5-all-attention-scratch-t5-max-distance_{n}" for n in more)]
 
 
+def test_the_separator_of_the_configuration_is_given(tmp_path):
+    config = tmp_path / "documents.yaml"
+    config.write_text(f"extends: {CONFIG}\ndata: {{separator: <s2>}}\n")
+    also = ["--position-segments"]
+    chosen, _ = systems_of(Experiment(config), encoders=("rope",), start="scratch", also=also)
+    assert "rope-all-attention-scratch-position-segments" in {s.system.name for s in chosen}
+
+
 def test_two_stretches_have_two_labels():
     also = [f"--position-stretch {low}:2" for low in (0.5, 1)]
     chosen, _ = systems_of(Experiment(CONFIG), encoders=("rope",), start="scratch", also=also)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 
 import pytest
@@ -11,6 +12,7 @@ from toy import ROOT
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.launch import BusyError, CommandError, StoppedError
 from fairseq_floater.experiments.locks import try_lock
+from fairseq_floater.experiments.looks import TOLD
 from fairseq_floater.experiments.preparation import RunRequest
 from fairseq_floater.experiments.protocol import Protocol
 from fairseq_floater.experiments.run_folder import RunFolder
@@ -76,6 +78,8 @@ def test_a_run_belongs_to_its_donor(tmp_path):
     (tmp_path / "plain" / "checkpoints" / "checkpoint_best.pt").write_bytes(b"another")
     with pytest.raises(UserError, match="was started from another donor"):
         run(tmp_path, FakeLauncher(), "floater")
+    shutil.rmtree(tmp_path / "plain")
+    assert run(tmp_path, FakeLauncher(), "floater") == DATA
     launcher = FakeLauncher()
     launcher.dry_run = True
     run(tmp_path, launcher, "rope")
@@ -95,6 +99,7 @@ def test_a_run_belongs_to_its_donor(tmp_path):
         ),
         ("--encoder sinusoidal -- --position-stretch 0.5:2", "must come with `--no-token-pos"),
         ("--encoder rope -- --encoder-layers many", "encoder-layers: invalid int value: 'many'"),
+        ("--encoder floater --blocks 2", "must name blocks from 0 to 1"),
         ("--encoder rope -- --nonsense 3", "unrecognized arguments: --nonsense 3"),
         ("--encoder rope -- --lr 0.01", "A warm start takes only options of the model"),
         ("--encoder rope -- --encoder-layers 3", "`--encoder-layers` cannot be given to a warm"),
@@ -225,6 +230,21 @@ def test_a_stop_while_a_whole_run_is_looked_at_leaves_it_whole(tmp_path):
     with pytest.raises(StoppedError):
         run(tmp_path, launcher, "floater")
     assert RunFolder(tmp_path / "floater-all-qkv").read()["state"] == "done"
+
+
+def test_a_failure_of_a_further_look_leaves_a_whole_run_whole(tmp_path):
+    class Full(FakeLauncher):
+        def run(self, words, **places):
+            if "translation_told_length" in words:
+                raise CommandError("out of memory")
+            super().run(words, **places)
+
+    for _ in range(2):
+        with pytest.raises(CommandError, match="out of memory"):
+            run(tmp_path, Full(), "floater", looks=(TOLD,))
+        record = RunFolder(tmp_path / "floater-all-qkv").read()
+        assert record["state"] == "done" and "reason" not in record
+    assert (tmp_path / "floater-all-qkv" / "scores.test_long.json").is_file()
 
 
 def test_the_donor_of_others_has_the_configurations_seed(tmp_path):
