@@ -96,7 +96,7 @@ class Info:
         if self.arch in ROBERTA_ARCHITECTURES:
             model = f"{blocks} blocks", f"a dictionary of {ROBERTA_VOCABULARY:,} words"
         note = (
-            f"Parameters added to the whole `{self.arch}` ({model[0]}; where words have their own, "
+            f"Parameters added to the whole `{self.arch}` ({model[0]}; for `complex`, "
             f"{model[1]}); one dynamics: what the encoder's blocks share. Costs: "
             + "; ".join(f"*{name}*, {meaning}" for name, meaning in COSTS.items())
             + "."

@@ -95,7 +95,7 @@ class SinusoidalPositions(PositionSignal):
 
     name = "sinusoidal"
     title = "sinusoidal"
-    formula = "sin, cos of i c^(j/d); all blocks: + sin, cos of n c^(j/d)"
+    formula = "sin, cos of i w; all blocks: + sin, cos of n w, n the block"
     source = "Vaswani et al. 2017; Dehghani et al. 2019; paper's equations 6, 7"
     data_driven = False
     base = "itself"
