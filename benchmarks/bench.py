@@ -12,7 +12,7 @@ import torch
 from fairseq.data import Dictionary
 
 from benchmarks import batches
-from benchmarks.contestants import DTYPES, Contestant
+from benchmarks.contestants import Contestant
 from benchmarks.floor import Floor, measure_floor
 from benchmarks.records import Records
 from benchmarks.settings import Settings
@@ -52,7 +52,7 @@ class Bench:
     def floor(self) -> Floor:
         """The machine's rates, measured once for all rows of the records."""
         if not (kept := self.records.find("floor", {})):
-            floor = measure_floor(self.settings, DTYPES[self.settings.dtype])
+            floor = measure_floor(self.settings, getattr(torch, self.settings.dtype))
             self.records.add("floor", {}, "machine", **floor._asdict())
             return floor
         return Floor(kept[0]["bandwidth"], kept[0]["peak"])

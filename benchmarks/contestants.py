@@ -38,7 +38,6 @@ NO_BASE = "--no-token-positional-embeddings"
 # From here to update 999 the engine `auto` measures its error only once. Of the updates before, it
 # measures ten, but these are few in a training.
 FIRST_UPDATE = 512
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ class Translator:
         self.name, self.settings, self.words = contestant.name, settings, words
         self.task = TranslationTask(cfg.task, words, words)
         self.model = fresh_model(contestant, self.task)
-        self.model.to(device=settings.device, dtype=DTYPES[settings.dtype])
+        self.model.to(device=settings.device, dtype=getattr(torch, settings.dtype))
         self.model.prepare_for_inference_(cfg)
         self.generator = self.task.build_generator([self.model], cfg.generation)
 

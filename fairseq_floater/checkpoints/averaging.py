@@ -30,6 +30,11 @@ from fairseq_floater.files import file_hash
 from fairseq_floater.position_encoders import all_options
 
 _NO_BASE = "no_token_positional_embeddings"
+# A resumed training may change these: they say how the flow is solved and trained.
+_OF_TRAINING = {
+    *("floater_solver", "floater_step_size", "floater_gradient", "floater_update_interval"),
+    *("floater_train", "floater_freeze"),
+}
 _EPOCH = re.compile(r"^checkpoint(\d+)\.pt$")
 _UPDATE = re.compile(r"^checkpoint_(\d+)_(\d+)\.pt$")
 _BEST = re.compile(r"^checkpoint\.best_.+_-?\d+(\.\d+)?\.pt$")
@@ -257,7 +262,8 @@ def _check_same_positions(
 ) -> None:
     """Raise CheckpointError if options differ that no tensor shows, such as the base of RoPE."""
     names = {option.dest: option.default for option in all_options()} | {_NO_BASE: False}
-    for name, default in names.items():
+    for name in names.keys() - _OF_TRAINING:
+        default = names[name]
         # An option that an older checkpoint does not name had its default value.
         this, other = (default if o.get(name) is None else o[name] for o in (args, reference))
         if this != other:

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from fairseq.models.roberta import RobertaModel
 
-from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
 from fairseq_floater.checkpoints.rebuild import task_options_of
 from fairseq_floater.checkpoints.roberta_tasks import (
     batches,
-    checked_state,
+    check_state,
     lengths_of,
     load_model,
 )
@@ -92,7 +92,9 @@ def predict(
         CheckpointError: the model was trained for another task or dictionary, or the data are missing.
     """
     benchmark = BENCHMARKS[task]
-    trained = task_options_of(checked_state(checkpoint, data))
+    state = load_checkpoint(checkpoint)
+    check_state(state, checkpoint, data)
+    trained = task_options_of(state)
     name = trained.get("_name") or trained.get("task")
     if name != benchmark.task:
         raise CheckpointError(

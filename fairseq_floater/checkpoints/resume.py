@@ -20,7 +20,7 @@ def repair_last(folder: str | os.PathLike[str]) -> str:
     """Make sure that fairseq can resume in ``folder``. Return a sentence for the log.
 
     fairseq copies the checkpoint that it just saved to ``checkpoint_last.pt``. A run that is killed
-    meanwhile leaves half a file, and cannot start again. The newest intact checkpoint replaces a broken
+    meanwhile leaves half a file or none, and cannot start again. The newest intact checkpoint then becomes
     ``checkpoint_last.pt``. If there is none, the file is set aside and training starts over. The same
     may happen to ``checkpoint_best.pt``, which warm starts read and further training may never replace.
     The checkpoint with the best validation value replaces it, or the newest if that one is gone.
@@ -36,13 +36,14 @@ def repair_last(folder: str | os.PathLike[str]) -> str:
         if source := next(filter(_is_best, others), next(iter(others), None)):
             write_whole(best, partial(shutil.copyfile, source))
             said = f"{best} was damaged; replaced by {source}; "
-    if not last.exists():
-        return f"{said}nothing to resume from"
-    if _is_whole(last):
+    if last.exists() and _is_whole(last):
         return f"{said}resuming from {last}"
+    damage = "damaged" if last.exists() else "missing"
     if source := next(_whole_others(last), None):
         write_whole(last, partial(shutil.copyfile, source))
-        return f"{said}{last} was damaged; resuming from {source}"
+        return f"{said}{last} was {damage}; resuming from {source}"
+    if not last.exists():
+        return f"{said}nothing to resume from"
     last.replace(last.with_suffix(".broken"))
     return f"{said}{last} was damaged and there is no other checkpoint; starting over"
 

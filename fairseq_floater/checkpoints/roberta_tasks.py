@@ -13,7 +13,7 @@ import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.models.roberta import RobertaModel
 
-from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
+from fairseq_floater.checkpoints.reading import CheckpointError, model_args
 from fairseq_floater.checkpoints.rebuild import (
     ROBERTA,
     TOKENS,
@@ -26,23 +26,12 @@ from fairseq_floater.checkpoints.rebuild import (
 from fairseq_floater.transformer import bert  # noqa: F401
 
 
-def checked_state(path: Path, data: Path) -> dict[str, Any]:
-    """Read the checkpoint of a RoBERTa, and check that ``data`` has its dictionary.
-
-    Args:
-        path: the checkpoint.
-        data: a folder with dict.txt or input0/dict.txt.
+def check_state(state: dict[str, Any], path: Path, data: Path) -> None:
+    """Check that a checkpoint is a RoBERTa's, with the dictionary of ``data`` (dict.txt or input0/dict.txt).
 
     Raises:
         CheckpointError: another model or dictionary, or a format of 2019, which fairseq cannot load.
     """
-    state = load_checkpoint(path)
-    check_state(state, path, data)
-    return state
-
-
-def check_state(state: dict[str, Any], path: Path, data: Path) -> None:
-    """Check what :func:`checked_state` has read."""
     args = model_args(state, path)
     arch = architecture(args)
     if family_of(arch) is not ROBERTA:
@@ -60,7 +49,7 @@ def load_model(
     """Load a checkpoint. Return the model, in evaluation mode, and its task.
 
     Args:
-        path: the checkpoint, which :func:`checked_state` has accepted.
+        path: the checkpoint, which :func:`check_state` has accepted.
         task: the task to load it with; None: the checkpoint's own.
         overrides: of the checkpoint's options.
 

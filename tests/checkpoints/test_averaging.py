@@ -176,6 +176,12 @@ def test_different_functions_of_equal_shape_are_not_averaged(tmp_path, encoder, 
         average([first, second], tmp_path / "out.pt")
 
 
+def test_a_training_resumed_with_another_solver_is_averaged(tmp_path):
+    first = save_model(tmp_path / "a.pt", "floater")
+    second = save_model(tmp_path / "b.pt", "floater", floater_solver="rk4_hermite")
+    assert len(average([first, second], tmp_path / "out.pt").inputs) == 2
+
+
 def test_numbers_that_are_not_finite_are_not_averaged(tmp_path):
     path = save_donor(tmp_path / "a.pt", arch=TINY)
     state = load_checkpoint(path)
@@ -208,7 +214,9 @@ def test_a_broken_last_checkpoint_is_replaced_by_the_newest_whole_one(tmp_path):
     last.write_bytes((folder / "checkpoint3.pt").read_bytes())
     assert "checkpoint2.pt" in repair_last(folder)
     assert last.read_bytes() == (folder / "checkpoint2.pt").read_bytes()
-    assert "resuming from" in repair_last(folder)
+    last.unlink()  # killed before fairseq copied the first checkpoint to it
+    assert "missing; resuming from" in repair_last(folder)
+    assert f"resuming from {last}" in repair_last(folder)
     best = folder / "checkpoint_best.pt"
     for file in (last, folder / "checkpoint1.pt"):
         state = load_checkpoint(file)

@@ -112,9 +112,10 @@ class Steps(Job):
         """
         if self.experiment.config.data.bpe == "gpt2" or not given.is_file():
             return  # the data have the donor's dict.txt
-        from fairseq_floater.checkpoints.roberta_tasks import checked_state  # brings torch
+        from fairseq_floater.checkpoints.reading import load_checkpoint  # brings torch
+        from fairseq_floater.checkpoints.roberta_tasks import check_state
 
-        checked_state(given, self.request.mlm)
+        check_state(load_checkpoint(given), given, self.request.mlm)
 
     def _masked_lm(self, stage: str, system: System, folder: Path) -> list[str]:
         return self.experiment.masked_lm(
