@@ -79,21 +79,23 @@ class DataSteps(Job):
 
     def _prepare_data(self) -> None:
         raw, wmt14 = self.request.raw, self.settings["wmt14"]
-        binarised = (self.data / "bin").is_dir()
-        if self.request.data is not None:
-            if raw is not None:
-                raise UsageError(
-                    "--data is for prepared data, --raw for text to prepare: pass one of them."
-                )
-            # WMT14's data are made in that folder if it lacks them.
-            if not wmt14 or ((self.data / "wmt14.json").is_file() and binarised):
-                if not self.launcher.dry_run:
-                    if not binarised:
-                        raise UserError(f"{self.data} holds no binarised data (bin).")
-                    rehearsal = "--rehearsal" in self.request.preparation
-                    check_data(self.data, self.settings, rehearsal=rehearsal)
+        given, dry_run = self.request.data is not None, self.launcher.dry_run
+        made = (self.data / "bin").is_dir() and (not wmt14 or (self.data / "wmt14.json").is_file())
+        if given and raw is not None:
+            raise UsageError(
+                "--data is for prepared data, --raw for text to prepare: pass one of them."
+            )
+        # What they were made from may be gone.
+        if made and raw is None and (given or wmt14 or not self._is_built_in):
+            if not dry_run:
+                rehearsal = "--rehearsal" in self.request.preparation
+                check_data(self.data, self.settings, rehearsal=rehearsal)
+            return
+        if given and not wmt14:  # WMT14's data are made in that folder if it lacks them
+            if dry_run:
                 return
-        if self.experiment.config.s2l is not None and not self.launcher.dry_run:
+            raise UserError(f"{self.data} holds no binarised data (bin).")
+        if self.experiment.config.s2l is not None and not dry_run:
             raise UsageError(
                 f"{self.experiment.path} splits its text by length: scripts/s2l.sh does that and trains its "
                 "systems. For another system pass the data that it made: --data WORK/data."
@@ -103,9 +105,6 @@ class DataSteps(Job):
             options: list[Any] = ["--out", self.data, "--bpe", self.settings["bpe"]]
             options += ["--vocab", self.settings["vocab"], *self.request.preparation]
             self.run_unrecorded(["bash", SCRIPTS / "prepare_wmt14.sh", wmt14, *options], log=log)
-            return
-        if raw is None and not self._is_built_in and binarised:
-            check_data(self.data, self.settings, rehearsal=False)
             return
         text = self._make_text(log=log)
         command = floater("prepare", text, self.data, *self.arguments("prepare"))
