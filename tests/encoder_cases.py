@@ -20,6 +20,17 @@ CASES = [
     ("rnn", "all", "hidden-none"),
     ("rotation_flow", "all", "relative-xl-linear"),
 ]
+# One case of each way in which an encoder acts, for tests of code that all encoders share.
+MECHANISMS = [
+    case
+    for case in CASES
+    if "-".join(case)
+    in (
+        *("none-all-hidden", "floater-all-qkv", "floater-all-hidden-block", "learned-all-hidden"),
+        *("rope-all-attention", "t5-all-attention", "shaw-all-attention", "xl-all-attention"),
+        *("cope-all-attention", "conv-all-stage", "token-rnn-all-stage"),
+    )
+]
 
 
 def options_of(target):

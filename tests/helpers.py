@@ -6,7 +6,7 @@ import on_device
 import pytest
 import torch
 import torch.nn.functional as F
-from encoder_cases import CASES, options_of
+from encoder_cases import CASES, MECHANISMS, options_of
 from fairseq import models
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY
@@ -34,7 +34,7 @@ def parametrised(cases):
 every_case = parametrised(CASES)
 # For tests in which the case "all" covers the case "input" too.
 every_encoder = parametrised([case for case in CASES if case[1] == "all"])
-every_signal_case = parametrised([case for case in CASES if case[2].startswith(("qkv", "hidden"))])
+every_mechanism = parametrised(MECHANISMS)
 every_stage = parametrised([case for case in CASES if case[2] == "stage"])
 every_target = pytest.mark.parametrize("target", ["qkv", "hidden"])
 TOLERANCE = 2e-5  # of log-probabilities that two ways of computing must agree on

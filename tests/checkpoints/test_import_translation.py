@@ -85,6 +85,7 @@ def test_hypotheses_are_those_of_transformers(pair, beam):
         assert set(row[1 + len(hypothesis) :].tolist()) <= {pad}
 
 
+@pytest.mark.parametrize("pair", ["small"], indirect=True)
 def test_an_import_starts_a_model_with_positions(pair, tmp_path):
     _, folder, ours, dictionaries = pair
     donor, start = folder / "out" / "checkpoint.pt", tmp_path / "start.pt"

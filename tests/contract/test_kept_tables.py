@@ -6,7 +6,6 @@ import contract_cases as cases
 import helpers as h
 import pytest
 import torch
-from fairseq.optim.adam import Adam
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fairseq_floater.position_encoders.signal import PositionSignal
@@ -46,9 +45,22 @@ DROPS = {
 }
 
 
-@cases.every_kept_table
-@pytest.mark.parametrize("drop", DROPS.values(), ids=DROPS)
-def test_the_kept_table_is_dropped_by(encoder, blocks, target, drop, monkeypatch):
+def for_mechanisms(names, of_all):
+    """A mark for each kept table with ``of_all``, one of ``names``; the mechanisms have all names."""
+    return pytest.mark.parametrize(
+        ("encoder", "blocks", "target", "name"),
+        [
+            pytest.param(*case, name, id="-".join((*case, name)))
+            for case in cases.TABLES
+            for name in names
+            if case[1] == "all" and (name == of_all or case in h.MECHANISMS)
+        ],
+    )
+
+
+@for_mechanisms(DROPS, "train")
+def test_the_kept_table_is_dropped_by(encoder, blocks, target, name, monkeypatch):
+    drop = DROPS[name]
     model = h.visible(encoder, blocks, target)
     h.log_probs(model, h.source_batch(), h.target_batch())
     drop(model)
@@ -75,12 +87,11 @@ UNANNOUNCED = {
 }
 
 
-@cases.every_kept_table
-@pytest.mark.parametrize("change", UNANNOUNCED.values(), ids=UNANNOUNCED)
-def test_a_changed_parameter_is_noticed_where_a_batch_begins(encoder, blocks, target, change):
+@for_mechanisms(UNANNOUNCED, "order")
+def test_a_changed_parameter_is_noticed_where_a_batch_begins(encoder, blocks, target, name):
     model = h.visible(encoder, blocks, target)
     h.generated([model], h.source_batch(), 2)
-    change(model)
+    UNANNOUNCED[name](model)
     fresh = h.build(encoder, blocks, target, seed=5).eval()
     fresh.load_state_dict(model.state_dict())
     found, expected = (h.generated([m], h.source_batch(), 2) for m in (model, fresh))
@@ -88,24 +99,7 @@ def test_a_changed_parameter_is_noticed_where_a_batch_begins(encoder, blocks, ta
         assert torch.equal(one["positional_scores"], other["positional_scores"])
 
 
-@h.every_encoder
-def test_evaluation_follows_fairseqs_adam(encoder, blocks, target):
-    model = h.visible(encoder, blocks, target, dropout=0.0)
-    batch = h.source_batch(), h.target_batch()
-    before = h.log_probs(model, *batch)
-    optimizer = Adam(model.parameters(), lr=0.01)
-    model.train()
-    h.loss_of(model, *batch).backward()
-    optimizer.step()
-    model.eval()
-    after = h.log_probs(model, *batch)
-    fresh = h.build(encoder, blocks, target, seed=5).eval()
-    fresh.load_state_dict(model.state_dict())
-    assert h.difference(after, h.log_probs(fresh, *batch)) == 0
-    assert h.difference(after, before) > 0.01
-
-
-@h.every_encoder
+@h.every_mechanism
 @pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
 def test_nothing_is_saved_and_copies_work(encoder, blocks, target, training):
     model = h.visible(encoder, blocks, target, dropout=0.0)
@@ -122,30 +116,3 @@ def test_nothing_is_saved_and_copies_work(encoder, blocks, target, training):
     assert training == loss.requires_grad
     twin.train().eval()
     assert h.difference(h.log_probs(twin, *batch), h.log_probs(model, *batch)) > 0.01
-
-
-@h.every_target
-def test_between_solves_the_table_is_reused_with_gradients_of_zero(target, monkeypatch):
-    model = h.build("floater", target=target, floater_update_interval=4, dropout=0.0)
-    h.randomise_positions(model).train()
-    parameters, batch = h.position_parameters(model), (h.source_batch(), h.target_batch())
-    losses = {}
-    for update in range(6):
-        model.set_num_updates(update)
-        model.zero_grad()
-        loss = h.loss_of(model, *batch)
-        loss.backward()
-        losses[update] = loss.item()
-        assert all(p.grad is not None for p in model.parameters())
-        solved = update % 4 == 0
-        assert all((float(p.grad.abs().max()) > 0) == solved for p in parameters)
-        with torch.no_grad():
-            for parameter in parameters:
-                parameter.mul_(0.9)
-    assert losses[0] == losses[1] == losses[3] != losses[4] == losses[5]
-    h.loss_of(
-        model, h.sentence(20), h.shifted(h.sentence(30))
-    ).backward()  # longer than the solved table
-    current = h.build("floater", target=target, seed=5).eval()
-    current.load_state_dict(model.state_dict())
-    assert h.difference(h.log_probs(model.eval(), *batch), h.log_probs(current, *batch)) == 0

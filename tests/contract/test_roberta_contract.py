@@ -1,6 +1,5 @@
 """The contract of every position encoder of the registry in RoBERTa, an encoder-only model."""
 
-import contract_cases as cases
 import helpers as h
 import pytest
 import torch
@@ -57,31 +56,6 @@ def test_length(encoder, blocks, target):
     assert h.difference(log_probs(model, wide)[:, 4:], exact) <= h.TOLERANCE
 
 
-@cases.every_table
-def test_half_precision_computes_in_float32_and_casts_last(encoder, blocks, target):
-    model = visible(encoder, blocks, target).half()
-    exact = roberta(encoder, blocks, target, seed=5).eval()
-    exact.load_state_dict(model.state_dict())  # the rounded parameters, in float32
-    for rounded, table in zip(h.tables(model, dtype=torch.float16), h.tables(exact), strict=True):
-        assert torch.equal(rounded, table.half())
-    for _, _, signal in h.signals(model):
-        assert 0 < signal.size < float("inf")  # it was measured
-    assert (
-        h.difference(log_probs(model, h.source_batch()), log_probs(exact, h.source_batch())) < 0.2
-    )
-
-
-@cases.every_table
-def test_evaluation_computes_the_table_once(encoder, blocks, target, monkeypatch):
-    model, calls = visible(encoder, blocks, target), []
-    [(stack, name, signal)] = h.signals(model)
-    compute = signal.rows
-    monkeypatch.setattr(signal, "rows", lambda *args: (calls.append(1), compute(*args))[1])
-    for left in (True, False):
-        log_probs(model, h.source_batch(left))
-    assert len(calls) == 1 and h.parts(stack, name)
-
-
 @h.every_case
 def test_every_parameter_gets_a_gradient(encoder, blocks, target):
     model = h.randomise_positions(roberta(encoder, blocks, target)).train()
@@ -90,7 +64,7 @@ def test_every_parameter_gets_a_gradient(encoder, blocks, target):
     assert all(float(p.grad.abs().max()) > 0 for p in h.position_parameters(model))
 
 
-@h.every_case
+@h.every_mechanism
 @pytest.mark.parametrize("options", [{"encoder_layerdrop": 0.5}, {"checkpoint_activations": True}])
 def test_layerdrop_and_activation_checkpointing(encoder, blocks, target, options):
     model = h.randomise_positions(roberta(encoder, blocks, target, dropout=0.0, **options)).train()

@@ -60,40 +60,6 @@ def test_the_protocol_leaves_every_result(finished):
     assert record["settings"]["name"] == "floater-all-qkv"
 
 
-def test_a_second_run_skips_what_is_whole(finished, config):
-    def changes():
-        return {p: p.stat().st_mtime_ns for p in finished.rglob("*.pt")} | {
-            p: p.stat().st_mtime_ns for p in finished.rglob("scores.*.json")
-        }
-
-    before = changes()
-    again = run_script("protocol.sh", config, "--encoder", "floater", "--work", finished)
-    assert again.returncode == 0, again.stderr[-3000:]
-    assert changes() == before
-    assert "trained already" in again.stderr
-
-
-@pytest.mark.parametrize(
-    ("section", "change", "stage"),
-    [("optimisation", {"lr": 0.5}, "finetune"), ("generation", {"beam": 3}, "generate")],
-)
-def test_a_finished_run_is_not_taken_for_one_of_other_settings(
-    finished, config, section, change, stage
-):
-    settings = yaml.safe_load(config.read_text())
-    settings[section] |= change
-    other = config.with_name("another.yaml")
-    other.write_text(yaml.safe_dump(settings))
-    refused = run_script("protocol.sh", other, "--encoder", "floater", "--work", finished)
-    assert refused.returncode == 1, refused.stderr
-    # The donor is the first to notice another training.
-    assert "was started with other arguments" in refused.stderr
-    kept = run_script("protocol.sh", config, "--encoder", "floater", "--work", finished)
-    assert kept.returncode == 0, kept.stderr
-    record = json.loads((finished / "floater-all-qkv" / "run.json").read_text())
-    assert stage in record["arguments"]
-
-
 def test_the_table_of_the_runs(finished):
     command = [sys.executable, "-m", "fairseq_floater", "table", str(finished)]
     done = subprocess.run(

@@ -32,9 +32,8 @@ def parsed(words):
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 @pytest.mark.parametrize("run", RUNS, ids=lambda r: r.name)
-@pytest.mark.parametrize("stage", ["donor", "finetune", "scratch"])
-def test_training_arguments_are_fairseqs(path, run, stage):
-    experiment = Experiment(path)
+def test_training_arguments_are_fairseqs(path, run):
+    experiment, stage = Experiment(path), run.stage
     args = parsed(experiment.arguments(stage, run, data="some data", work="some work"))
     assert args.data == "some data"
     plain = stage == "donor" or run.encoder == "plain"

@@ -154,7 +154,7 @@ def test_more_tokens_than_positions_are_an_error():
 
 
 @every_continuous
-@pytest.mark.parametrize("options", [CAPE, {"position_random": 64}, FLOATS], ids=str)
+@pytest.mark.parametrize("options", [CAPE, FLOATS], ids=str)
 def test_training_is_seeded_and_reaches_every_parameter(encoder, target, options):
     # FIRE's threshold would get no gradient if all positions lay beyond it.
     model = model_of(encoder, target, **takes(encoder, target, options), fire_threshold=4096)
@@ -210,7 +210,9 @@ def test_source_and_target_share_their_factor(encoder, target, monkeypatch):
         assert h.difference(together[i][target_in[i].ne(h.PAD)], alone) <= h.TOLERANCE
 
 
-@every_continuous
+@pytest.mark.parametrize(
+    ("encoder", "target"), [("sinusoidal", "hidden"), ("floater", "qkv"), ("rope", "attention")]
+)
 def test_nothing_is_drawn_in_evaluation(encoder, target):
     batch = h.source_batch(), h.target_batch()
     plain = h.log_probs(model_of(encoder, target).eval(), *batch)
@@ -221,8 +223,7 @@ def test_nothing_is_drawn_in_evaluation(encoder, target):
 
 
 @every_continuous
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-@pytest.mark.parametrize("limit", [64, "float:50.5"])
+@pytest.mark.parametrize(("left", "limit"), [(True, 64), (False, "float:50.5")], ids=str)
 def test_even_spacing_keeps_the_contract(encoder, target, left, limit, monkeypatch):
     """Padding changes nothing, decoding equals teacher forcing, and beams keep their spacing."""
     model = model_of(encoder, target, position_random=limit).eval()

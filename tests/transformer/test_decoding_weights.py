@@ -41,8 +41,14 @@ def batch():
     return h.source_batch(), h.target_batch()
 
 
-@every_kind
-@pytest.mark.parametrize("case", [c for c in TRANSLATING if c != make_stored.DONOR])
+@pytest.mark.parametrize(
+    ("case", "weights"),
+    [
+        *((case, "int8") for case in TRANSLATING if case != make_stored.DONOR),
+        *((case, "bfloat16") for case in ("rope", "floater-hidden")),
+    ],
+    indirect=["weights"],
+)
 def test_a_stored_checkpoint_takes_them_by_fairseqs_override(case, weights, tmp_path):
     """A signal that grows along a sentence (floater-hidden) must not set one range for all tokens."""
     overrides = {"data": str(make_stored.STORED), "decoding_weights": weights}

@@ -28,17 +28,16 @@ LENGTHS = (
 )
 DDP_CASES = {
     f"{encoder}-{target}": {"encoder": encoder, "target": target}
-    for encoder, kind in POSITION_ENCODERS.items()
-    for target in kind.targets
+    for encoder, blocks, target in CASES
+    if (encoder, blocks, target) in h.MECHANISMS or target in FORMS or encoder == "complex"
 }
 DDP_CASES |= {
-    f"floater-{target}-interval": {**DDP_CASES[f"floater-{target}"], "floater_update_interval": 4}
+    f"floater-{target}-interval": {
+        "encoder": "floater",
+        "target": target,
+        "floater_update_interval": 4,
+    }
     for target in ("qkv", "hidden")
-}
-DDP_CASES |= {
-    f"{encoder}-{form}": {"encoder": encoder, "target": form}
-    for encoder, _, form in CASES
-    if form in FORMS
 }
 
 

@@ -120,7 +120,7 @@ def test_searches_with_several_beam_sizes_do_not_disturb_each_other():
     assert h.difference(h.log_probs(model, *batch), before) == 0
 
 
-@h.every_encoder
+@h.every_mechanism
 def test_beams_and_ensembles(encoder, blocks, target):
     forcing.assert_ensembles_score_as_one_pass(
         [h.visible(encoder, blocks, target, seed=seed) for seed in (0, 1)]

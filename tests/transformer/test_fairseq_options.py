@@ -82,7 +82,9 @@ def test_kept_blocks_keep_their_positions(encoder, blocks, target):
         torch.testing.assert_close(actual, kept, rtol=1e-5, atol=1e-6)
 
 
-@h.every_case
+@h.parametrised(
+    [(e, b, t) for e, _, t in h.MECHANISMS for b in ("all", "input") if "block" not in t]
+)
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_the_only_block_with_positions_may_not_be_pruned(encoder, blocks, target, side):
     options = {f"{side}_layers": 3, f"{side}_layers_to_keep": "1,2"}

@@ -68,7 +68,7 @@ def test_delta_is_the_time_between_tokens():
         assert h.difference(fine[::2], coarse) <= 1e-5
 
 
-@h.every_case
+@h.every_mechanism
 def test_hydras_configuration_builds_the_same_model(encoder, blocks, target):
     expected = h.build(encoder, blocks, target)
     options = {"_name": "floater_transformer_tiny", "position_encoder": encoder}

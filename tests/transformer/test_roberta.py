@@ -5,12 +5,11 @@ import argparse
 import pytest
 import torch
 from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
-from helpers import difference, sentence, source_batch
+from helpers import difference, source_batch
 from omegaconf import OmegaConf
 from roberta_models import SHAPE, logits, plain, roberta
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 from fairseq_floater.transformer.roberta import FloaterRobertaModel
 from fairseq_floater.transformer.shapes import ROBERTA_ARCHITECTURES, ROBERTA_SIZES
 
@@ -64,22 +63,6 @@ def test_initialisation_leaves_the_position_encoder_alone(encoder):
         assert all(not m.weight[:, 0].any() for m in stack.positions.maps)
     if encoder == "tupe":
         assert not isinstance(stack.positions.weight, torch.nn.Embedding)
-
-
-@every_encoder
-def test_length(encoder):
-    model = roberta(encoder, max_positions=16).eval()
-    assert logits(model, sentence(16)).isfinite().all()
-    stack = model.encoder.sentence_encoder
-    limited = isinstance(stack.embed_positions, LearnedPositionalEmbedding) or encoder == "learned"
-    assert model.max_positions() == (16 if limited else UNLIMITED_POSITIONS)
-    if not limited:
-        assert logits(model, sentence(300)).isfinite().all()
-        return
-    with pytest.raises(ValueError, match="17 tokens .* 16 .*--max-positions"):
-        logits(model, sentence(17))
-    padded = torch.nn.functional.pad(sentence(16), (0, 4), value=1)
-    assert difference(logits(model, padded)[:, :16], logits(model, sentence(16))) < 2e-5
 
 
 @pytest.mark.parametrize("arch", ROBERTA_ARCHITECTURES)
