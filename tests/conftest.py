@@ -53,6 +53,14 @@ def measured_once(monkeypatch):
     monkeypatch.setattr(flow_solver, "choose", choose)
 
 
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory):
+    """Data and a donor, made once for all files."""
+    import toy as toys  # brings fairseq
+
+    return toys.shared(tmp_path_factory)
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--tables", action="store_true", help="print the tables of docs/reliability.md"

@@ -67,11 +67,6 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory):
-    return toys.shared(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
 def plugin(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plugin") / "told_plugin"
     folder.mkdir()

@@ -36,11 +36,6 @@ class System:
 
 
 @pytest.fixture(scope="session")
-def toy(tmp_path_factory):
-    return toys.shared(tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
 def trained(toy, tmp_path_factory):
     """encoder -> System, each trained once."""
 

@@ -7,7 +7,6 @@ import zipfile
 from types import SimpleNamespace
 
 import pytest
-import toy as toys
 import yaml
 from toy import ROOT, environment, floater
 
@@ -38,11 +37,6 @@ from fairseq_floater.requirements import PACKAGES
 BASE, TINY, NUMBERS = (
     ROOT / "configs" / f"{name}.yaml" for name in ("text_base", "text_tiny", "numbers_en_de")
 )
-
-
-@pytest.fixture(scope="session")
-def toy(tmp_path_factory):
-    return toys.shared(tmp_path_factory)
 
 
 @pytest.fixture

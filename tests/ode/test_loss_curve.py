@@ -7,11 +7,6 @@ UPDATES = 200
 SMOOTHED_OVER = 10
 
 
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory):
-    return toys.shared(tmp_path_factory)
-
-
 def curve(log):
     """Training losses, averaged over ten updates."""
     found = [float(loss) for loss in toys.update_losses(log).values()]

@@ -124,11 +124,6 @@ for line in open(sys.argv[1]):
 """
 
 
-@pytest.fixture(scope="session")
-def toy(tmp_path_factory):
-    return toys.shared(tmp_path_factory)
-
-
 def one_of_two(toy, folder, *options):
     """fairseq-train's arguments in one of two processes; torchrun sets the rank."""
     words = [*toy.training(folder, *options), "--user-dir", toys.PACKAGE]

@@ -14,11 +14,6 @@ from fairseq_floater.checkpoints.averaging import average
 
 
 @pytest.fixture(scope="session")
-def toy(tmp_path_factory):
-    return toys.shared(tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
 def start(toy, tmp_path_factory):
     """A warm start from the toy's donor: FLOATER with q, k, v biases in every block."""
     path = tmp_path_factory.mktemp("start") / "start.pt"
