@@ -43,10 +43,15 @@ def write_scan(
         pairs = read_scan(file or fetch_scan(out_dir.with_name(f"{out_dir.name}.archives")))
         lengths = [pair.length for pair in pairs]
         short = [number for number, length in enumerate(lengths) if length <= cutoff]
-        if not 2 * valid < len(short) < len(pairs):
+        if not 0 < len(short) < len(pairs):
             raise TextDataError(
                 f"`--cutoff` must leave pairs for training and for the test, but is {cutoff}: SCAN has "
                 f"{min(lengths)} to {max(lengths)} actions."
+            )
+        if 4 * valid > len(short):
+            raise TextDataError(
+                f"`--valid` must be at most {len(short) // 4}, a quarter of the pairs of up to {cutoff} "
+                f"actions, but is {valid}."
             )
         random = stream(f"scan {seed}")
         drawn = sorted(short, key=[random.random() for _ in pairs].__getitem__)[: 2 * valid]

@@ -92,7 +92,7 @@ def _print_words(args: argparse.Namespace) -> None:
         texts = {split: _folder(args) / _NAME / f"wiki.{split}.raw" for split in _SPLITS}
     else:
         files = {split: _plain_or_packed(args.text / f"{split}.txt") for split in _SPLITS}
-        texts = {split: path for split, path in files.items() if split == "train" or path.is_file()}
+        texts = {split: path for split, path in files.items() if split != "test" or path.is_file()}
     words = [args.out, *(word for split in texts for word in (f"--{split}", texts[split]))]
     words += ["--bpe", args.bpe]
     if args.bpe == "gpt2":

@@ -75,6 +75,10 @@ class ToldLengthTask(TranslationTask):
         *further: Any,
         **options: Any,
     ) -> Any:
+        if sample.get("target") is None:
+            raise UsageError(
+                f"`--task {TASK}` needs references: use fairseq-generate on data with a target side."
+            )
         # Without the end symbol. At least 1: at the first step fairseq has one beam, and too few could end.
         lengths = (sample["target"].ne(self.target_dictionary.pad()).sum(1) - 1).clamp(min=1)
         generator.search.ends = dict(zip(sample["id"].tolist(), lengths.tolist()))

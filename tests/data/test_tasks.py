@@ -146,6 +146,8 @@ def test_scan_that_is_not_there_or_another_is_refused(
     assert main([*words, "8", "--from", str(published)]) == 1
     refusal = "`--cutoff` must leave pairs for training and for the test, but is 8"
     assert refusal in capfd.readouterr().err
+    assert main([*words, "6", "--from", str(published), "--valid", "5"]) == 1
+    assert "`--valid` must be at most 4, a quarter of the pairs" in capfd.readouterr().err
     published.write_text(scan_text() + "IN: run OUT: I_RUN\n")
     assert main([*words, "6", "--from", str(published)]) == 1
     assert "must be SCAN's tasks.txt with the SHA-256" in capfd.readouterr().err

@@ -74,10 +74,11 @@ def _files(raw: Path, version: str | None, given: dict[str, Path | None]) -> dic
             remedy = "choose with --data-version" if held else "give --train and --valid"
             raise TextDataError(f"{raw} must hold {wanted}, but holds {number}; {remedy}.")
         version = held[0]
-    return {
-        split: [raw / (f"{_NAMES[split]}-v{version}.json" if path is None else path)]
-        for split, path in given.items()
-    }
+    files = {}
+    for split, path in given.items():
+        file = raw / (f"{_NAMES[split]}-v{version}.json" if path is None else path)
+        files[split] = [path if path is not None and not file.is_file() else file]
+    return files
 
 
 @dataclass
