@@ -125,15 +125,12 @@ def trained_flows(checkpoint: str) -> list[Flow]:
     for stack_name, stack in family.stacks(model).items() if family else ():
         for attribute, signal in stack.named_children():
             if isinstance(signal, FloaterPositions):
-                parts = owned_parts(stack, attribute)
                 name = f"trained: {stack_name} {'/'.join(signal.spec.streams)}"
-                # With `--floater-theta block` each part has its own dynamics.
-                groups = [parts] if signal.dynamics is not None else [[part] for part in parts]
-                for group in groups:
-                    dynamics = (signal.dynamics or group[0].dynamics).float()
-                    p0 = torch.cat([part.initial() for part in group]).detach()
-                    block = "" if signal.dynamics is not None else f", block {group[0].block_index}"
-                    candidates = solver_candidates(signal.spec.options)
+                candidates = solver_candidates(signal.spec.options)
+                for flow in signal.flows(owned_parts(stack, attribute)):
+                    block = f", block {flow.name}" if flow.name else ""
+                    p0 = torch.cat([part.initial() for part in flow.blocks]).detach()
+                    dynamics = flow.dynamics.float()
                     found.append(Flow(name + block, dynamics, p0, signal.clock, candidates))
     if not found:
         raise CheckpointError(f"{checkpoint} has no flow over positions.")

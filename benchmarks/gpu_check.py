@@ -153,8 +153,9 @@ def run(check: GpuCheck, launcher: Launcher) -> None:
     if not launcher.dry_run:
         make_folder(check.work)
         done = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+    code = code_hash()
     for step in check.steps():
-        command = [check.device, code_hash(), *map(str, step.words)]
+        command = [check.device, code, *map(str, step.words)]
         before = done.get(step.name, {})
         if before.get("ok") and before.get("command") == command:
             continue

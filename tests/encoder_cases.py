@@ -28,7 +28,8 @@ MECHANISMS = [
     in (
         *("none-all-hidden", "floater-all-qkv", "floater-all-hidden-block", "learned-all-hidden"),
         *("rope-all-attention", "t5-all-attention", "shaw-all-attention", "xl-all-attention"),
-        *("cope-all-attention", "conv-all-stage", "token-rnn-all-stage"),
+        *("cope-all-attention", "forget-all-attention"),
+        *("conv-all-stage", "token-rnn-all-stage", "complex-all-stage"),
     )
 ]
 

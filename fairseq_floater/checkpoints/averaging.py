@@ -261,9 +261,8 @@ def _check_same_positions(
     reference: dict[str, Any], args: dict[str, Any], first: Path, path: Path
 ) -> None:
     """Raise CheckpointError if options differ that no tensor shows, such as the base of RoPE."""
-    names = {option.dest: option.default for option in all_options()} | {_NO_BASE: False}
-    for name in names.keys() - _OF_TRAINING:
-        default = names[name]
+    names = {o.dest: o.default for o in all_options() if o.dest not in _OF_TRAINING}
+    for name, default in {**names, _NO_BASE: False}.items():
         # An option that an older checkpoint does not name had its default value.
         this, other = (default if o.get(name) is None else o[name] for o in (args, reference))
         if this != other:

@@ -211,7 +211,7 @@ def machines_from_args(args: argparse.Namespace, budget: UpdateBudget | None = N
     processes = args.processes
     if processes is None:
         gpus = 0 if args.cpu else len(visible_gpus())
-        if jobs := getattr(args, "jobs", None):  # side by side, each on GPUs of its own
+        if jobs := getattr(args, "jobs", None):  # they share the GPUs
             gpus = max(gpus // jobs, min(gpus, 1))
         processes = gpus if budget is None else budget.even_gpus(gpus, args.nodes)
     machines = Machines(processes, args.nodes, args.cpu, not args.no_fp16)

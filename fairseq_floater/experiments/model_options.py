@@ -48,7 +48,16 @@ def parse_training(arguments: list[str], config: Path, stage: str) -> argparse.N
         UsageError: fairseq-train, or the encoder, refuses them.
     """
     rule = f"{config}: fairseq-train refuses the options of {stage}"
-    return _parsed(fairseq_options.get_training_parser, arguments, rule)
+    args = _parsed(fairseq_options.get_training_parser, arguments, rule)
+    if blocks := getattr(
+        args, "position_blocks", None
+    ):  # the model's build would refuse them later
+        depth = max(args.encoder_layers, getattr(args, "decoder_layers", 0))
+        try:
+            check_depth(block_numbers(blocks), depth)
+        except ValueError as error:
+            raise UsageError(f"{rule}: {error}") from None
+    return args
 
 
 def check_generation(arguments: list[str], config: Path) -> None:
@@ -69,15 +78,6 @@ def _parsed(
         raise
     except ValueError as error:
         raise UsageError(f"{rule}: {error}") from None
-
-
-def check_blocks(options: argparse.Namespace) -> None:
-    """Raise UsageError if complete options of a training name a block that no stack has."""
-    try:
-        depth = max(options.encoder_layers, getattr(options, "decoder_layers", 0))
-        check_depth(block_numbers(options.position_blocks), depth)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def untrained_distances(

@@ -109,7 +109,6 @@ class Protocol(DataSteps):
         # Imports torch and fairseq, which takes seconds.
         from fairseq_floater.checkpoints.donor import check_options_of_a_warm_start
         from fairseq_floater.experiments.model_options import (
-            check_blocks,
             check_generation,
             check_owners,
             parse_training,
@@ -121,10 +120,7 @@ class Protocol(DataSteps):
         if self.stage == "finetune":
             parse_training(self.arguments("donor"), config, "donor")
             check_options_of_a_warm_start(self.experiment.arch(system), system.options)
-        options = parse_training(self.arguments(self.stage), config, self.stage)
-        if system.encoder != PLAIN:
-            check_blocks(options)
-        return options
+        return parse_training(self.arguments(self.stage), config, self.stage)
 
     def _warn_of_distances(self, options: argparse.Namespace) -> None:
         from fairseq_floater.experiments.model_options import untrained_distances

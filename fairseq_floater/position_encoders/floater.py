@@ -208,10 +208,14 @@ class FloaterPositions(FlowPositions, PositionSignal):
         return super().build_block(block_index)
 
     def rows(self, places: Places, blocks: Sequence[InitialValues]) -> Tensor:
+        tables = [self._rows(flow, places) for flow in self.flows(blocks)]
+        return tables[0] if len(tables) == 1 else torch.cat(tables, dim=2)
+
+    def flows(self, blocks: Sequence[InitialValues]) -> list[_Flow]:
+        """Return the flow of all blocks or, with ``--floater-theta block``, one for each."""
         if self.dynamics is not None:
-            return self._rows(_Flow("", self.dynamics, blocks), places)
-        flows = [_Flow(str(b.block_index), b.dynamics, [b]) for b in blocks]
-        return torch.cat([self._rows(flow, places) for flow in flows], dim=2)
+            return [_Flow("", self.dynamics, blocks)]
+        return [_Flow(str(b.block_index), b.dynamics, [b]) for b in blocks]
 
     def _rows(self, flow: _Flow, places: Places) -> Tensor:
         backwards = None

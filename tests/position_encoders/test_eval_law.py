@@ -39,15 +39,13 @@ def accepted(case, spec):
     }.get(kind, True)
 
 
-# `logn` and `window` act outside of the encoder; rnn and forget take no other.
+# `logn` and `window` act outside of the encoder; rnn takes no other.
 PAIRS = [
     (case, spec)
     for case in h.CASES
     for spec in SPECS
     if case[1] == "all" or case[0] == "sinusoidal"
-    if case in h.MECHANISMS
-    or case[0] in ("rnn", "forget")
-    or not spec.startswith(("logn", "window"))
+    if case in h.MECHANISMS or case[0] == "rnn" or not spec.startswith(("logn", "window"))
 ]
 every_pair = pytest.mark.parametrize(
     ("case", "spec"),

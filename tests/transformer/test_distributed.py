@@ -29,7 +29,7 @@ LENGTHS = (
 DDP_CASES = {
     f"{encoder}-{target}": {"encoder": encoder, "target": target}
     for encoder, blocks, target in CASES
-    if (encoder, blocks, target) in h.MECHANISMS or target in FORMS or encoder == "complex"
+    if (encoder, blocks, target) in h.MECHANISMS or target in FORMS
 }
 DDP_CASES |= {
     f"floater-{target}-interval": {
