@@ -333,6 +333,7 @@ def test_a_longer_table_is_its_warm_starts(tmp_path):
         (("pretrain_flow.sh", TINY, "--model-options=--t5-buckets 9"), "has no effect with `--encoder fl"),
         (("pretrain_flow.sh", BASE), "`budget` has no donor; give a checkpoint by --donor"),
         (("tables345.sh", "--only", "huge-*"), "`--only` must match cells"),
+        (("tables345.sh", "--donor", "x.pt"), "`--donor` is for one size"),
         (("prepare_mlm.sh", "x", "--bpe", "gpt2", "--vocab", "9"), "`--vocab` must be given with"),
     ],
 )  # fmt: skip

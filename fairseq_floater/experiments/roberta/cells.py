@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.cells import Cell, select
 from fairseq_floater.experiments.commands import add_node_options, seeds
 from fairseq_floater.experiments.hardware import machines_from_args
@@ -153,6 +154,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     numbers = paper_numbers() if args.config is None else numbers_of(RobertaExperiment(args.config))
     cells = select(cells_of(args, numbers), args.only)
+    if args.donor and len({cell.folder.parents[1] for cell in cells}) > 1:
+        raise UsageError("`--donor` is for one size, but these are base and large: give `--donors DIR`.")
     configs = [] if args.only else dict.fromkeys(number.config for number in numbers)
     shared = [cell for config in configs for cell in _shared(args, config)]
     Tables345(args, "tables345", cells, shared).act()

@@ -36,10 +36,11 @@ class FineTuning(Steps):
     def steps(self) -> None:
         self.check_options()
         self.prepare_text()
-        start = self._start(self.prepare_donor())
+        donor = self.prepare_donor()
+        # Before the flow stage, which may train for days: missing raw files end the run here.
         self._prepare_task()
         self._check_splits()
-        self._finetune(start)
+        self._finetune(self._start(donor))
         for split in self.kind.splits:
             self._predict(split)
             self._score(split)
