@@ -263,7 +263,9 @@ def changed(old, new):
         ({"position-loss": {"bins": [64, 32]}}, r"`position-loss: bins` must be rising whole numbers"),
         ({"position-loss": {"bin": [64]}}, r"`position-loss` has the unknown key bin; did you mean bins"),
         ({"budget": {"flow": {"max-update": None}}}, r"`budget: flow` must be limited by max-update"),
-        ({"finetune": {"all": {"batch": None}}}, r"`tasks: cola: batch` .* whole number, but is None"),
+        ({"budget": {"flow": {"max-update": 0, "max-epoch": 1}}}, r"must be given total-num-update"),
+        ({"tasks": {"rte": {"num-classes": None}}}, r"`tasks: rte` lacks num-classes"),
+        ({"finetune": {"all": {"batch": None}}}, r"`tasks: cola` lacks batch"),
         ({"masked-lm": None}, r"`masked-lm` must be a section of keys"),
     ],
 )  # fmt: skip

@@ -150,12 +150,16 @@ def _check_training(path: Path, where: str, options: dict[str, Any]) -> None:
     check_rate(path, f"{where}: lr", options.get("lr"))
     ends = options.get("max-update") or options.get("max-epoch")
     require(path, ends, where, "limited by max-update or max-epoch", sorted(options))
+    if options.get("lr-scheduler") == "polynomial_decay":
+        end = options.get("total-num-update") or options.get("max-update")
+        require(path, end, where, "given total-num-update, the end of polynomial_decay", sorted(options))
 
 
 def _check_task(path: Path, name: str, recipe: dict[str, Any]) -> None:
     where = f"tasks: {name}"
     _check_training(path, where, recipe)
-    check_missing(path, [f"tasks.{name}.{key}" for key in ("task", "batch") if key not in recipe])
+    needed = ["task", "batch"] + (["num-classes"] if TASKS[name].family == "glue" else [])
+    check_missing(path, [f"tasks.{name}.{key}" for key in needed if recipe.get(key) is None])
     for key in ("batch", "max-batch", "max-tokens"):
         number = recipe.get(key, 1)
         fits = isinstance(number, int) and number > 0
