@@ -33,7 +33,7 @@ TRAINING = (
     *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"),
     *("--clip-norm", "0.0", "--weight-decay", "0.0", "--distributed-world-size", "1"),
 )
-# Not an encoder's option, but not given to the baseline, which has no other positions.
+# The baseline does not get this option, because it has no other positions.
 NO_BASE = "--no-token-positional-embeddings"
 # From here to update 999 the engine `auto` measures its error only once. Of the updates before, it
 # measures ten, but these are few in a training.
@@ -44,7 +44,7 @@ FIRST_UPDATE = 512
 class Contestant:
     """A model to measure: its name, and fairseq-train's configuration of it (a FairseqConfig).
 
-    ``translates_only`` and ``trains_only``: in the rest it would be the same as another one.
+    ``translates_only`` and ``trains_only``: in other parts it equals another contestant.
     """
 
     name: str

@@ -69,7 +69,7 @@ def _draw_ratios(figure: Any, panels: dict[str, list[SummaryColumn]], names: lis
                 color=colour,
                 label=column.series or None,
             )
-        _dress(axes, title, len(columns) > 1)
+        _format_axes(axes, title, len(columns) > 1)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     figure.supxlabel("beside fairseq's Transformer: median, quartiles; dotted: the floor", size=9)
@@ -81,7 +81,7 @@ def _reach(row: Row) -> tuple[float, float]:
     return max(row["ratio"] - low, 0.0), max(high - row["ratio"], 0.0)
 
 
-def _dress(axes: Any, title: str, has_series: bool) -> None:
+def _format_axes(axes: Any, title: str, has_series: bool) -> None:
     from matplotlib.ticker import FormatStrFormatter, MaxNLocator
     from matplotlib.transforms import offset_copy
 

@@ -24,7 +24,7 @@ ROOT = USER_DIR.parent
 # One encoder of each kind: added to the projections, a rotation, a bias, a stage.
 TRAINED = ("floater", "rope", "t5", "conv")
 PRECISIONS = ("float32", "fp16", "amp", "bf16")
-SENT = (".log", ".json", ".jsonl", ".txt", ".md", ".png")
+PACKED = (".log", ".json", ".jsonl", ".txt", ".md", ".png")
 
 
 class Step(NamedTuple):
@@ -190,7 +190,7 @@ def _finish(check: GpuCheck, done: dict[str, Any]) -> None:
     write_text(check.work / "summary.txt", "\n".join(lines) + "\n")
     print("\n".join(lines))
     packed = check.work / "gpu_check.tar.gz"
-    found = sorted(path for path in check.work.iterdir() if path.suffix in SENT)
+    found = sorted(path for path in check.work.iterdir() if path.suffix in PACKED)
 
     def pack(path: Path) -> None:
         with tarfile.open(path, "w:gz") as archive:

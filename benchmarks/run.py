@@ -55,7 +55,7 @@ def _measure(settings: Settings, save_dir: str) -> BenchmarkResult:
     result = BenchmarkResult(machine, settings, bench.floor._asdict(), bench.failures)
 
     def measured(part: str, measure: Callable[..., list[Row]], *given: Any) -> list[Row]:
-        # What fails here is the baseline, or a turn of the race; other parts go on.
+        # If the baseline or a timed turn fails, other parts go on.
         work = partial(measure, bench, *given)
         return (part in settings.parts and bench.works(part, "all models", work)) or []
 

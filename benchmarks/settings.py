@@ -124,7 +124,7 @@ class Settings:
         nargs="+",
     )
     device: str = _option("cpu", "", "cuda if torch sees a GPU", choices=DEVICES)
-    dtype: str = _option("float32", "not float32: GPU only", choices=DTYPES)
+    dtype: str = _option("float32", "GPU only, except float32", choices=DTYPES)
     threads: int = _number(2, "threads of torch on the CPU")
     rounds: int = _number(24, "turns of each model", "24, or more")
     together: int = _number(3, "models that are in memory at once and take turns with fairseq's")

@@ -51,7 +51,7 @@ def _register() -> None:
 def _is_own_command() -> bool:
     """Return whether this is `floater ...` or `python -m fairseq_floater...`."""
     if sys.argv[:1] == ["-m"]:  # while Python looks for the module
-        module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+        module = sys.orig_argv[-len(sys.argv)].removeprefix("-m")  # also of `python -um MODULE`
         return module.partition(".")[0] == __name__
     return Path(*sys.argv[:1]).name == "floater"
 

@@ -97,7 +97,7 @@ VERBS = {
         "checkpoints.cli",
     ),
     "warm-start": Verb(
-        "a checkpoint of a Transformer or RoBERTa -> one with another position encoder, to train on",
+        "a checkpoint of a Transformer or RoBERTa -> one with another position encoder, to train further",
         "checkpoints.cli",
     ),
     "average": Verb("the mean of several checkpoints", "checkpoints.cli"),

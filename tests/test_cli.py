@@ -114,11 +114,12 @@ def test_an_import_registers_what_fairseq_needs(tmp_path):
         (["/usr/bin/floater"], True),
         (["-m", "fairseq_floater"], True),
         (["-m", "fairseq_floater.cli"], True),
+        (["-um", "fairseq_floater"], True),
     ],
     ids=str,
 )
 def test_only_our_own_command_waits_to_import_fairseq(monkeypatch, words, own):
-    monkeypatch.setattr(sys, "argv", words[:1])
+    monkeypatch.setattr(sys, "argv", ["-m"] if words[0].endswith("m") else words[:1])
     monkeypatch.setattr(sys, "orig_argv", ["python", "-u", *words])
     assert fairseq_floater._is_own_command() == own
 

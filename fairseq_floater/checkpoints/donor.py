@@ -57,7 +57,7 @@ class Donor:
     """A checkpoint that a model starts from.
 
     Attributes:
-        path: of its file, for messages.
+        path: its file, for messages.
         state: the checkpoint as it was read.
         args: its model options; complete if it was trained with the plugin.
         family: translation models or RoBERTas.
@@ -129,7 +129,7 @@ def start_model(
     """
     start, args = donor, _new_options(donor, arch, options)
     keep_rows = POSITION_ENCODERS[args.position_encoder].base != "itself"
-    if donor.has_encoder and not _goes_on(donor.args, args):
+    if donor.has_encoder and not _keeps_encoder(donor.args, args):
         start = _without_encoder(donor, keep_rows)
     start, args, model = _build(start, arch, options, extend, seed)
     if start.has_encoder:
@@ -223,8 +223,8 @@ def check_options_of_a_warm_start(arch: str, options: Sequence[str]) -> None:
             )
 
 
-def _goes_on(before: argparse.Namespace, now: argparse.Namespace) -> bool:
-    """Return whether options ``now`` name the encoder of ``before``, and no other start for it."""
+def _keeps_encoder(before: argparse.Namespace, now: argparse.Namespace) -> bool:
+    """Return whether ``now`` keeps encoder and blocks of ``before`` and asks for no other start."""
     classes = (encoder_class(args.position_encoder, args.position_target) for args in (before, now))
     return (
         len({*classes}) == 1

@@ -157,13 +157,9 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     if path.suffix == ".bin":
         tensors = load_pickle(path)
     else:
-        try:
-            from safetensors import SafetensorError
-            from safetensors.torch import load_file
-        except ImportError:
-            raise CheckpointError(
-                f"Reading {path} needs a package that is missing: pip install safetensors."
-            ) from None
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
         try:
             tensors = load_file(path)
         except SafetensorError as error:

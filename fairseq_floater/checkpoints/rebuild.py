@@ -33,7 +33,7 @@ class Family(NamedTuple):
     """A kind of model: translation models or RoBERTas.
 
     Attributes:
-        name: what a donor must be, in messages.
+        name: the family's name in messages.
         base: fairseq's class, from which every model of the family derives.
         model: the class of this package.
         architectures: this package's -> fairseq's of the same shape.

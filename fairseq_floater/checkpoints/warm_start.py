@@ -256,7 +256,8 @@ def _donor_rows(
 def _changes(given: Donor, start: Donor, args: argparse.Namespace) -> list[str]:
     """List how the new model's positions (``args``) differ from the donor's; ``start`` was copied."""
     changes = [f"the donor's {start.lost} is left out"] if start.lost else []
-    if start.base != has_base(args) and args.floater_start != SINUSOID:
+    table = getattr(start.args, "encoder_learned_pos", False)
+    if start.base != has_base(args) and (table or args.floater_start != SINUSOID):
         changes.append(f"fairseq's own positions are {'left out' if start.base else 'new'}")
     if given.has_encoder:
         same = given.args.position_encoder == args.position_encoder

@@ -22,7 +22,6 @@ from typing import Any
 from fairseq_floater.data.parallel_text import TextDataError, batched
 from fairseq_floater.files import write_text, write_whole
 
-BATCH = 10_000
 _Pair = tuple[str, str]
 
 
@@ -97,7 +96,7 @@ def train_codes(
 
     words: Counter[str] = Counter()
     with _pool(workers, langs) as pool:
-        for batch in batched(pairs, BATCH):
+        for batch in batched(pairs):
             for part in pool.map(_count_words, batched(batch, -(-len(batch) // workers))):
                 words.update(part)
     # Sort, so that the order of the text does not decide between words of the same count.

@@ -143,7 +143,7 @@ def progress(
     return iter(tqdm(items, desc=label, total=total, unit=f" {unit}", disable=None, delay=1))
 
 
-def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
+def batched(items: Iterable[_Item], size: int = 10_000) -> Iterator[list[_Item]]:
     """Yield ``items`` in lists of ``size``; the last one may be shorter."""
     iterator = iter(items)
     while batch := list(itertools.islice(iterator, size)):

@@ -228,7 +228,7 @@ def prepare(
     for option, value in (("--spm-model", spm_model), ("--separator", parameters.get("separator"))):
         if value and (subwords or parameters["bpe"] != "sentencepiece"):
             raise UsageError(
-                f"{option} is for --bpe sentencepiece, but --bpe is {subwords or parameters['bpe']}"
+                f"{option} needs sentencepiece, but the subwords are {subwords or parameters['bpe']}."
             )
     if subwords and parameters["bpe"] != SUBWORDS[0]:
         raise UsageError(

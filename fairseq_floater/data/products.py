@@ -91,10 +91,12 @@ class PreparedFolder:
 
     def format_text(self) -> str:
         splits: dict[str, dict[str, int]] = self.summary["splits"]
-        columns, width = list(next(iter(splits.values()))), max(7, *map(len, splits))
+        columns = list(dict.fromkeys(name for counts in splits.values() for name in counts))
+        width = max(7, *map(len, splits))
         lines = ["  ".join([f"{'split':<{width}}", *(f"{column:>14}" for column in columns)])]
         for split, counts in splits.items():
-            lines.append("  ".join([f"{split:<{width}}", *(f"{counts[c]:>14,}" for c in columns)]))
+            cells = (f"{counts[c]:>14,}" if c in counts else " " * 14 for c in columns)
+            lines.append("  ".join([f"{split:<{width}}", *cells]).rstrip())
         return "\n".join([*lines, str(self.folder)])
 
     def to_json_dict(self) -> dict[str, Any]:

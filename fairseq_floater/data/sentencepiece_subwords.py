@@ -18,7 +18,6 @@ FAIRSEQ_SYMBOLS = frozenset(("<s>", "<pad>", "</s>", "<unk>"))
 # sentencepiece keeps its training text in memory, some 300 bytes per sentence. So it learns from at
 # most a million sentences; longer corpora are sampled evenly.
 SUBWORD_PAIRS = 500_000
-BATCH = 10_000
 
 
 def train_subword(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fairseq_floater.data.moses_subwords import MosesSegmenter
 from fairseq_floater.data.parallel_text import TextDataError, batched, opened
-from fairseq_floater.data.sentencepiece_subwords import BATCH, FAIRSEQ_SYMBOLS, Segmenter
+from fairseq_floater.data.sentencepiece_subwords import FAIRSEQ_SYMBOLS, Segmenter
 
 SUBWORDS = ("sentencepiece", "subword-nmt")
 WORDS = "none"
@@ -76,7 +76,7 @@ def encode_split(
     counts["subwords"] = subwords
     of_split = folders[:1] if split == "train" else folders
     with opened(folder / f"{split}.{lang}" for folder in of_split for lang in langs) as files:
-        for batch in batched(pairs, BATCH):
+        for batch in batched(pairs):
             for pair, pieces in zip(batch, segmenter.pieces(batch, test=is_test)):
                 counts["lines"] += 1
                 fault = _fault(sorted(map(len, pieces)), max_len, max_ratio)

@@ -117,7 +117,7 @@ def score(
     *,
     target_language: str,
     tokenize: str | None = None,
-    compound_split: bool | None = None,
+    compound_split: bool = False,
     test_set: str | None = None,
     bootstrap: int = 1000,
     seed: int = 12345,
@@ -131,7 +131,7 @@ def score(
     Args:
         target_language: a code such as ``de`` or ``zh-Hans``; its first part chooses the Moses rules.
         tokenize: sacreBLEU's tokenizer for ``bleu``; None: sacreBLEU's choice for the language.
-        compound_split: whether to report BLEU with compounds split, only for German; None: if German.
+        compound_split: require BLEU with compounds split, which German has if sacremoses is installed.
         test_set: a label for the signatures; for the labels of newstest2014, N is checked.
         bootstrap: resamples for the intervals; 0 for none.
         exact_match: whether to report the share of hypotheses that equal their reference.
@@ -158,11 +158,12 @@ def score(
     )
     exact = exact_matches(hypotheses, references) if exact_match else None
     tokenised = split = None
-    moses = not UNSPACED.fullmatch(language) and version_of("sacremoses") is not None
+    has_moses = version_of("sacremoses") is not None
+    moses = compound_split or (not UNSPACED.fullmatch(language) and has_moses)
     if moses:
         tokens = [moses_tokens(lines, language) for lines in (hypotheses, references)]
         tokenised = _moses_bleu("BLEU, tokenised", tokens, language, labels, "no")
-    if moses and language == "de" and compound_split is not False:
+    if moses and language == "de":
         parts = [split_compounds(lines) for lines in tokens]
         split = _moses_bleu("BLEU, compounds split", parts, language, labels, "yes")
     return ScoreReport(
@@ -254,7 +255,7 @@ def score_files(
     return dataclasses.replace(report, scores=scores)
 
 
-def _check_options(language: str, compound_split: bool | None, test_set: str | None) -> None:
+def _check_options(language: str, compound_split: bool, test_set: str | None) -> None:
     if not LANGUAGE.fullmatch(language):
         rule = "`target_language` must be a code such as de"
         raise scoring_error(rule, f"is {shown(language)}", option=True)

@@ -25,7 +25,7 @@ def add_score(verbs: Any) -> None:
     text = "join subwords first, if the hypotheses still hold subwords"
     add("--remove-bpe", choices=tuple(BPE_MARKS), help=text)
     text = "require BLEU with split compounds (default for German, an error for other languages)"
-    add("--compound-split", action="store_const", const=True, help=text)
+    add("--compound-split", action="store_true", help=text)
     text = (
         "SYMBOL separates sentences in a line (floater documents): score each, and by position; --scores "
         "and --lines then have one line a sentence"

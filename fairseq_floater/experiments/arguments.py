@@ -85,7 +85,7 @@ def in_precision(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
     return {name: value for name, value in options.items() if not (full and name == "fp16")}
 
 
-def left_by(system: System, options: dict[str, Any]) -> dict[str, Any]:
+def without_overridden(system: System, options: dict[str, Any]) -> dict[str, Any]:
     """Return ``options`` without those that the system's own options replace.
 
     Raises:

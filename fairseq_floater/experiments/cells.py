@@ -29,7 +29,7 @@ class Cell:
 
     name: str  # for the patterns of `select`
     folder: Path
-    job: Callable[[Launcher], Job] | None  # None if the runs that start from it make it
+    job: Callable[[Launcher], Job] | None  # None: made by the runs that start from it
     seed: int | None = None  # None for what all seeds share, such as a donor
     lock: Path | None = None  # held while the folder is made, if several runs share it
 
@@ -101,7 +101,7 @@ def run_cells(
         try:
             cell.job(launcher).run()
         except BusyError:
-            launcher.screen.leave_one()
+            launcher.screen.drop_system()
             outcome.busy.append(cell.title)
         except (UserError, OSError) as error:
             launcher.say(f"{cell.name}: {sentence(error)}")

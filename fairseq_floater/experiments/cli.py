@@ -230,7 +230,9 @@ def add_info(verbs: Any) -> None:
         "with 1 if something is missing",
     )
     parser.add_argument("--config", metavar="CONFIG", help="--check: configuration")
-    parser.add_argument("--work", metavar="DIR", help="--check: its folder (work/<name of CONFIG>)")
+    parser.add_argument(
+        "--work", metavar="DIR", help="--check: CONFIG's folder (work/<name of CONFIG>)"
+    )
     parser.add_argument("--data", metavar="DIR", help="--check: prepared data (WORK/data)")
     parser.add_argument(
         "--processes", type=int, metavar="N", help="--check: GPUs to train on (all); 0: the CPU"

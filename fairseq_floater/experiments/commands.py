@@ -12,6 +12,7 @@ from pathlib import Path
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.hardware import add_machine_options
 from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.verbs import as_options
 
 # A small model gains little from several threads. Trainings side by side use all cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -69,5 +70,4 @@ def add_node_options(parser: argparse.ArgumentParser) -> None:
 
 
 def preparation_of(args: argparse.Namespace) -> tuple[str, ...]:
-    mirror = ("--mirror", args.mirror) if args.mirror else ()
-    return (*mirror, "--rehearsal") if args.rehearsal else mirror
+    return tuple(as_options({"mirror": args.mirror or None, "rehearsal": args.rehearsal}))

@@ -70,7 +70,7 @@ class ComparisonTable(Table):
         self.seeds = args.seeds or (looks and _seeds_of(args.work)) or [seed]
         if args.start is not None and args.encoders is None:
             raise UsageError(
-                "`--start` needs `--encoders`: the configuration's systems have their own."
+                "`--start` needs `--encoders`: the configuration sets its systems' starts."
             )
         self.systems, self.baseline = systems_of(
             self.experiment,
@@ -234,13 +234,13 @@ class ComparisonTable(Table):
             if self.launcher.dry_run or all(file.is_file() for file in files):
                 yield look
 
-    def lacking(self) -> str:
+    def why_no_table(self) -> str:
         is_scored = any(self._whole(entry.system) for entry in self.systems)
         return "" if is_scored else "No run is finished yet: no table."
 
     def print(self) -> None:
         super().print()
-        if self.launcher.dry_run or self.lacking():
+        if self.launcher.dry_run or self.why_no_table():
             return
         print(_WHERE.format(work=self.work, table=self.name))
         if self.by_length:

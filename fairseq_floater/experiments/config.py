@@ -114,7 +114,7 @@ class ShortToLong(Comparison):
     both_sides: bool | None = None
     max_len: int | None = None
     max_per_bin: int | None = None
-    before: bool = False  # also score each warm start before it is trained on
+    before: bool = False  # also score each warm start before further training
 
 
 @dataclass

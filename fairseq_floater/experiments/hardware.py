@@ -13,11 +13,11 @@ from itertools import takewhile
 from omegaconf import MISSING
 
 from fairseq_floater.errors import UsageError, UserError
-from fairseq_floater.verbs import positive, shell_words
+from fairseq_floater.verbs import as_options, positive, shell_words
 
 # Variables from which fairseq would take the number of processes, instead of from its options. They describe
 # a SLURM job, whose tasks are not our processes, or another torchrun.
-_OF_OTHERS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "RANK")
+_LAUNCHER_VARIABLES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "RANK")
 
 
 @dataclass
@@ -93,12 +93,9 @@ class Machines:
 
     def words(self) -> list[str]:
         """Return the options from which :func:`machines_from_args` reads these machines."""
-        options = ["--processes", str(self.processes)]
-        if self.nodes > 1:
-            options += ["--nodes", str(self.nodes), "--launch", self.launch]
-            options += ["--rendezvous", self.rendezvous]
-        options += ["--cpu"] if self.cpu else []
-        return options if self.fp16 else [*options, "--no-fp16"]
+        several = {"nodes": self.nodes, "launch": self.launch, "rendezvous": self.rendezvous}
+        options = {"processes": self.processes, **(several if self.nodes > 1 else {})}
+        return as_options({**options, "cpu": self.cpu, "no-fp16": not self.fp16})
 
     def training_options(self) -> list[str]:
         """Return fairseq-train's options of this hardware, without the rank."""
@@ -166,7 +163,9 @@ def starter(name: str, machines: Machines) -> list[str]:
     """
     if not machines.torchrun:
         # fairseq itself starts a process for each GPU of a node.
-        foreign = [] if machines.world == 1 else [key for key in _OF_OTHERS if key in os.environ]
+        foreign = (
+            [] if machines.world == 1 else [key for key in _LAUNCHER_VARIABLES if key in os.environ]
+        )
         return ["env", *(f"--unset={key}" for key in foreign)] if foreign else []
     # torchrun kills its processes 30 seconds after SIGTERM unless told otherwise: too soon for a big
     # checkpoint.

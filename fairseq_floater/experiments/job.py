@@ -22,7 +22,7 @@ from fairseq_floater.experiments.screen import TrainingLine
 from fairseq_floater.files import USER_DIR, file_hash, write_whole
 
 SCRIPTS = USER_DIR.parent / "scripts"
-_LOOKING = 2  # seconds to wait for a lock, which `table2.sh --status` holds while it looks
+_LOCK_WAIT = 2  # seconds to wait for a lock, which `table2.sh --status` holds while it looks
 
 
 def python(module: str, *argv: Any) -> list[Any]:
@@ -58,7 +58,7 @@ class Training:
 class Job(ABC):
     """A run in its folder; subclasses define its steps. A part of another run takes that run's ``locks``."""
 
-    # The name, in messages, of another process that is running it.
+    # Script that messages name if another process runs the job.
     script = "protocol.sh"
 
     def __init__(self, path: Path, title: str, launcher: Launcher, locks: Locks | None = None):
@@ -73,7 +73,7 @@ class Job(ABC):
         """Run every step, or in a dry run print it."""
 
     def further_steps(self) -> None:  # noqa: B027  most runs have none
-        """Run steps after which the run is no more done than before; if one fails, it stays done."""
+        """Run optional steps; if one fails, the run still counts as done."""
 
     @abstractmethod
     def check_options(self) -> Any:
@@ -222,7 +222,7 @@ class Job(ABC):
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Hold the run's lock; record the reason of a failure."""
-        with self.locks.hold(self.path / ".lock", _LOOKING) as is_held:
+        with self.locks.hold(self.path / ".lock", _LOCK_WAIT) as is_held:
             if not is_held:
                 self.launcher.say(f"Another {self.script} is running in {self.path}.")
                 raise BusyError

@@ -23,7 +23,7 @@ from fairseq_floater.files import write_whole
 
 _LAST_LINES = 3  # of a failed command's output that are shown
 _POLL = 0.2  # seconds between two looks at a running command
-_PROBE = 65_536  # bytes; a disk without room for them was full
+_PROBE = 65_536  # bytes; a disk with less room counts as full
 _QUIET = 30  # seconds between messages that a command without progress lines is still running
 
 

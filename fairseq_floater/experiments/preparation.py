@@ -85,7 +85,7 @@ class DataSteps(Job):
             raise UsageError(
                 "--data is for prepared data, --raw for text to prepare: pass one of them."
             )
-        # What they were made from may be gone.
+        # The raw text may be gone.
         if made and raw is None and (given or wmt14 or not self._is_built_in):
             if not dry_run:
                 rehearsal = "--rehearsal" in self.request.preparation

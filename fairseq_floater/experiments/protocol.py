@@ -1,4 +1,4 @@
-"""Run the paper's protocol for one system: donor, warm start, training on, averaging, generation, scores.
+"""Run the paper's protocol for one system: donor, warm start, further training, average, generation, scores.
 
 A finished step is skipped. A killed step starts over, but a training resumes from its last whole
 checkpoint. The folder of a run holds all its results and its record (`run_folder.py`).
@@ -80,7 +80,7 @@ class Protocol(DataSteps):
             self._warn_of_limit()
         if positions is not None:
             self._warn_of_distances(positions)
-        # The donor of a warm start that is made may be gone.
+        # Once the warm start exists, the donor may be gone.
         is_started = (self.path / "warm_start.json").is_file() and not self.launcher.dry_run
         if self.stage == "donor" or (self.stage == "finetune" and not is_started):
             with self.alone(self.donor.parent / ".donor.lock"):
@@ -148,7 +148,7 @@ class Protocol(DataSteps):
 
     def _train(self, stage: str, path: Path) -> None:
         machines, notes = self.request.machines, dict[str, Any]()
-        if path == self.path:  # a run that trains its donor does not record its own settings there
+        if path == self.path:  # the donor's record does not get this run's settings
             notes = {"settings": self.settings, "signature": self.signature}
         training = Training(
             stage,
@@ -185,7 +185,7 @@ class Protocol(DataSteps):
             self.say(f"average of the last {self.settings['average']} checkpoints")
         if not self.launcher.dry_run:
             with self.folder.changing() as record:
-                # A training records these. A donor that another run trained has none yet.
+                # A donor that another run trained has no settings yet.
                 record["settings"] = (record["settings"] or self.settings) | made_of
                 record.setdefault("signature", self.signature)
 

@@ -26,9 +26,9 @@ from fairseq_floater.records import NUMBER, RECORD, read_json
 from fairseq_floater.requirements import cpu_name, versions
 
 # Options that set the batch of one process.
-_OF_A_BATCH = {"--batch-size", "--max-tokens"}
+_BATCH_OPTIONS = {"--batch-size", "--max-tokens"}
 # Options that follow from the machine, its GPUs and their memory.
-_OF_THE_MACHINE = {
+_MACHINE_OPTIONS = {
     "--user-dir",  # where the checkout lies
     "--finetune-from-model",  # `check_start` compares the file's bytes
     "--max-tokens",
@@ -118,7 +118,7 @@ class RunFolder:
             results is not None and not any(self.path.glob(f"{results}.*.txt"))
         ):
             return
-        free = _OF_THE_MACHINE | (_OF_A_BATCH if key == "batch" else set())
+        free = _MACHINE_OPTIONS | (_BATCH_OPTIONS if key == "batch" else set())
         old, new = _by_option(record["arguments"][stage]), _by_option(arguments)
         free = free | _same_places(old, new)
         changes = [
@@ -210,7 +210,7 @@ def _same_places(old: dict[str, str], new: dict[str, str]) -> set[str]:
 def _batch(processes: int, arguments: list[str]) -> str:
     """Return the batch of a training in words: ``2 processes of --max-tokens 2000``."""
     options = _by_option(arguments)
-    sizes = [f"{name} {options[name]}" for name in sorted(_OF_A_BATCH & options.keys())]
+    sizes = [f"{name} {options[name]}" for name in sorted(_BATCH_OPTIONS & options.keys())]
     text = f"{processes} process" + "es" * (processes != 1)
     return " ".join([text, *(["of", *sizes] if sizes else [])])
 

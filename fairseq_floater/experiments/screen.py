@@ -54,7 +54,7 @@ class Screen:
             tqdm.write(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
             sys.stderr.flush()
 
-    def leave_one(self) -> None:
+    def drop_system(self) -> None:
         """Count one system less: another process runs it."""
         with self._lock:
             self.systems -= 1

@@ -60,6 +60,7 @@ def _load(path: Path, kind: type) -> dict[str, Any]:
         raise ConfigError(f"{path} must hold sections {', '.join(_keys(kind))}.")
     if foreign := sorted({*loaded} & {*_OWNERS} - {*_keys(kind)}):
         raise ConfigError(f"{path} is {_OWNERS[foreign[0]]}.")
+    loaded = {name: value for name, value in loaded.items() if value is not None}
     for name in sorted({*loaded} & {*_keys(kind)} - {"seed"}):
         if not isinstance(loaded[name], dict):
             raise ConfigError(f"{path}: `{name}` must be a section of keys.")
@@ -80,7 +81,10 @@ def read_yaml(path: Path) -> DictConfig | ListConfig:
         base = path.parent / str(extended)
         if not base.exists():
             raise ConfigError(f"{path} extends {base}, which does not exist.")
-        return OmegaConf.merge(read_yaml(base), loaded)
+        settings = read_yaml(base)
+        if not isinstance(settings, DictConfig):
+            raise ConfigError(f"{base} must hold sections, because {path} extends it.")
+        return OmegaConf.merge(settings, loaded)
     return loaded
 
 

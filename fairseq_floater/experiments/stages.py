@@ -11,8 +11,8 @@ from fairseq_floater.data.subwords import WORDS
 from fairseq_floater.experiments.arguments import (
     ConfiguredExperiment,
     in_precision,
-    left_by,
     place,
+    without_overridden,
 )
 from fairseq_floater.experiments.config import (
     AVERAGE_OF,
@@ -85,7 +85,7 @@ class Experiment(ConfiguredExperiment):
         options = in_precision({**self.config.shape, **self.config.optimisation}, machines)
         if stage == "finetune":
             options["lr"] = options["lr"] / 2
-        options = left_by(system, options | limits)
+        options = without_overridden(system, options | limits)
         options["max-tokens"] = self.config.budget.max_tokens
         options["update-freq"] = self.config.budget.update(machines.world)[0]
         for name in ("arch", "average-of"):
@@ -114,9 +114,6 @@ class Experiment(ConfiguredExperiment):
         return [*options, "--source-lang", languages.source, "--target-lang", languages.target]
 
     # Inference.
-
-    def _validate(self, setting: Setting) -> list[str]:
-        return self._inference(setting)
 
     def _generate(self, setting: Setting) -> list[str]:
         generation = as_options(self.config.generation)
@@ -264,7 +261,7 @@ STAGES: dict[str, Callable[[Experiment, Setting], list[str]]] = {
     "warm-start": Experiment._warm_start,
     "finetune": Experiment._finetune,
     "scratch": Experiment._scratch,
-    "validate": Experiment._validate,
+    "validate": Experiment._inference,
     "generate": Experiment._generate,
     "score-reference": Experiment._score_reference,
 }

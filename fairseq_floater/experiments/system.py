@@ -14,13 +14,13 @@ from fairseq_floater.position_encoders.registry import (
     block_numbers,
     named_blocks,
 )
-from fairseq_floater.verbs import shell_words
+from fairseq_floater.verbs import as_options, shell_words
 
 # The `--encoder` that stands for fairseq's own Transformer, untouched by the plugin.
 PLAIN = "plain"
 # Options of systems and machines that fairseq-train would take for its own after `--`.
-_BEFORE = ("--encoder", "--blocks", "--target", "--scratch", "--no-base", "--data", "--cpu")
-_SAID_BY = {
+_BEFORE_DASHES = ("--encoder", "--blocks", "--target", "--scratch", "--no-base", "--data", "--cpu")
+_SYSTEM_OPTION = {
     "--position-encoder": "--encoder",
     "--position-blocks": "--blocks",
     "--position-target": "--target",
@@ -55,9 +55,9 @@ class System:
                 f"`--encoder {PLAIN}` without `--scratch` is the donor itself."
             )
         for name in self.given:
-            if name in _SAID_BY:
-                raise UsageError(f"`{name}` is chosen by `{_SAID_BY[name]}`, before `--`.")
-            if name in _BEFORE:
+            if name in _SYSTEM_OPTION:
+                raise UsageError(f"`{name}` is chosen by `{_SYSTEM_OPTION[name]}`, before `--`.")
+            if name in _BEFORE_DASHES:
                 raise UsageError(
                     f"`{name}` is no option of the model: write it before `--`, not after it."
                 )
@@ -137,11 +137,9 @@ class System:
 
     def words(self) -> list[str]:
         """Return the options of scripts/protocol.sh for this system; :func:`system_from_words` reads them."""
-        argv = ["--encoder", self.encoder]
-        argv += [] if self.blocks == "all" else ["--blocks", self.blocks]
-        argv += [] if self.target is None else ["--target", self.target]
-        argv += [] if self.base else ["--no-base"]
-        argv += ["--scratch"] if self.scratch else []
+        blocks = None if self.blocks == "all" else self.blocks
+        values = {"encoder": self.encoder, "blocks": blocks, "target": self.target}
+        argv = as_options({**values, "no-base": not self.base, "scratch": self.scratch})
         return [*argv, "--", *self.options] if self.options else argv
 
     def model_options(self) -> list[str]:

@@ -23,13 +23,6 @@ from fairseq_floater.experiments.tables import PaperTable, add_table_options
 from fairseq_floater.files import USER_DIR
 
 
-class Table2(PaperTable):
-    """Table 2, of runs with and without seeds in their paths."""
-
-    options = ("--paper",)
-    scores = ("*/*/scores.*.json", "*/*/*/scores.*.json")
-
-
 def config_of(size: str, source: str, target: str) -> str:
     """Return the file name of a column's configuration, without ``.yaml``."""
     return f"wmt14_{source}_{target}_{size}"
@@ -99,4 +92,4 @@ def run(args: argparse.Namespace) -> None:
     donors = donors_of(args)
     cells = select(donors if args.donors else cells_of(args), args.only)
     shared = [] if args.only or args.donors else donors
-    Table2(args, "table2", cells, shared).act()
+    PaperTable(args, "table2", cells, shared, "--paper").act()

@@ -73,7 +73,7 @@ class Table(ABC):
         """Return the command that prints the table, and writes its JSON."""
 
     @abstractmethod
-    def lacking(self) -> str:
+    def why_no_table(self) -> str:
         """Return why no table can be made yet; empty if one can."""
 
     def run(self) -> None:
@@ -101,24 +101,33 @@ class Table(ABC):
 
     def print(self) -> None:
         table, log = self.work / f"{self.name}.md", self.work / f"{self.name}.log"
-        if not self.launcher.dry_run and (reason := self.lacking()):
+        if not self.launcher.dry_run and (reason := self.why_no_table()):
             self.launcher.say(reason)
         else:
             self.launcher.show(self.command(), table, log)
 
 
 class PaperTable(Table):
-    """A table beside the paper's numbers; ``scores`` are patterns of files of scores below ``work``."""
+    """A table beside the paper's numbers; ``options`` are further ones of `floater table`."""
 
-    scores: tuple[str, ...]
-    options: tuple[str, ...] = ()  # of `floater table`
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        name: str,
+        cells: Sequence[Cell],
+        shared: Sequence[Cell],
+        *options: str,
+    ):
+        super().__init__(args, name, cells, shared)
+        self.options = options
 
     def command(self) -> list[Any]:
         json = self.work / f"{self.name}.json"
         return floater("table", self.work, *self.options, "--json", json)
 
-    def lacking(self) -> str:
-        is_scored = any(path for pattern in self.scores for path in self.work.glob(pattern))
+    def why_no_table(self) -> str:
+        patterns = ("*/*/scores.*.json", "*/*/*/scores*.json")  # runs without and with a seed
+        is_scored = any(path for pattern in patterns for path in self.work.glob(pattern))
         return "" if is_scored else "Nothing is scored yet: no table."
 
     def status(self) -> str:

@@ -23,7 +23,7 @@ ADVICE = (
     "also with a larger --floater-time-scale; --position-encoder rotation_flow keeps its norm at any length. "
     "A trained model needs shorter input."
 )
-_STEP = "Where the solve grew rather than the flow, a smaller --floater-step-size helps."
+_STEP = "If the solver diverged and not the flow, pass a smaller --floater-step-size."
 
 
 class FlowError(FloatingPointError):

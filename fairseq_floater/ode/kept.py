@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from functools import lru_cache, wraps
-from typing import Any, TypeVar
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TypeVar
 
 import torch
 
@@ -19,15 +19,6 @@ def keep(most: int) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """
 
     def decorate(make: Callable[..., T]) -> Callable[..., T]:
-        @lru_cache(maxsize=most)
-        def made(*args: Hashable) -> T:
-            with torch.inference_mode(False):
-                return make(*args)
-
-        @wraps(make)
-        def find(*args: Any) -> T:
-            return made(*args)
-
-        return find
+        return lru_cache(maxsize=most)(torch.inference_mode(False)(make))
 
     return decorate

@@ -63,7 +63,7 @@ def solve(
     times = _checked_times(times)
     if p0.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"`p0` must be float32 or float64, but is {p0.dtype} instead.")
-    p0 = p0.view_as(p0)  # the caller's may be a leaf, on which hooks would stay
+    p0 = p0.view_as(p0)  # hooks would stay on p0 if it is a leaf
     engine = ENGINES[solver]
     run = engine.solve_adjoint if gradient == "adjoint" else engine.solve
     assert run is not None  # `checked_step_size` refuses it

@@ -22,7 +22,7 @@ class SolveRecord:
         iterations: of the parallel engine in each segment, if checking the residual after each costs time.
         wide: whether the parallel engine then uses long segments.
         iterations_needed: most iterations that a segment needed when each residual was checked.
-        wide_did: whether long segments then converged.
+        wide_converged: whether long segments then converged.
         look: whether to check the residual after each iteration; None: only if that costs no time.
     """
 
@@ -34,7 +34,7 @@ class SolveRecord:
     iterations: int = FIRST_ITERATIONS
     wide: bool = True
     iterations_needed: int = 0
-    wide_did: bool = True
+    wide_converged: bool = True
     look: bool | None = None
 
     def add(self, evaluations: int) -> None:
@@ -46,13 +46,13 @@ class SolveRecord:
 
     def note(self, wide: bool, iterations: int) -> None:
         """Record what the parallel engine needed when the residual was checked after each iteration."""
-        self.wide_did = self.wide_did and wide
+        self.wide_converged = self.wide_converged and wide
         self.iterations_needed = max(self.iterations_needed, iterations)
 
     def learn(self, measured: SolveRecord) -> None:
         """Let the parallel engine iterate as it needed in ``measured``, which checked each residual."""
         if measured.iterations_needed:
-            self.iterations, self.wide = measured.iterations_needed + 1, measured.wide_did
+            self.iterations, self.wide = measured.iterations_needed + 1, measured.wide_converged
 
     def fall_back(self, most_iterations: int) -> None:
         """Count a solve in which RK4 stood in; the next may iterate longer."""

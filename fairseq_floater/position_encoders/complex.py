@@ -73,7 +73,7 @@ class ComplexOrderEmbedding(InputStage):
 
     def prepare(self, words: Tensor, tokens: Tokens, dtype: torch.dtype) -> Tables:
         """Return the cosines and sines of all angles: [T, B or 1, C / 2] each."""
-        at = tokens.at(slots_do=False)
+        at = tokens.at(use_slots=False)
         omega = self._initial_omega() if self.omega is None else self.omega
         if self.by_word:
             omega = F.embedding(words.T, omega)  # [T, B, C / 2]

@@ -59,7 +59,7 @@ class ConvolutionPositions(InputStage):
             "tokens that a kernel sees, an odd number",
             int,
             at_least=3,
-            even=False,
+            odd=True,
             why=": as many tokens on either side.",
         ),
     )

@@ -61,7 +61,7 @@ def _following(columns: Tensor, n: int) -> Tensor:
 
 
 class CopePart(AttentionPart):
-    """Hold one block's vectors, [n, D]; in an encoder [2 n, D], with those of keys behind the query last.
+    """Hold one block's vectors, [n, D]; in an encoder [2 n, D], with those of keys after the query last.
 
     Tables: the signed distance of each pair of tokens, [B or 1, 1, T, S]; only the sign is used.
     """
@@ -101,7 +101,7 @@ class CopePositions(WithoutTable):
 
     A query counts only the tokens that matter to it, such as words of one kind or ends of sentences. e[pi]
     is interpolated between the vectors of the two whole numbers next to pi. With n = ``--cope-positions``,
-    all counts from n - 1 on look alike. In an encoder, keys behind the query are counted to the right,
+    all counts from n - 1 on look alike. In an encoder, keys after the query are counted to the right,
     l = i .. j, with other vectors. Logits are formed twice, once to count; attention stays fused.
 
     Parameters: n D a block, shared by its heads; in an encoder 2 n D.

@@ -147,7 +147,7 @@ class DebertaPositions(AttentionPositions):
         Option(
             "--deberta-p2c",
             "code",
-            "the distance whose query meets a key: i - j (code) or j - i (paper)",
+            "distance in the third product, k_j Q: i - j (code) or j - i (paper)",
             choices=("code", "paper"),
         ),
         Option(

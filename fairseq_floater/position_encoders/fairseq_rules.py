@@ -68,8 +68,8 @@ def of_one_stack(args: Any) -> Iterator[str]:
         if value != -1:
             flag = "--" + name.replace("_", "-")
             yield (
-                f"`{flag}` must be -1, but is {value} instead: fairseq's pruning rebuilds a block's maps, "
-                "and positions that it was trained with would no longer fit them."
+                f"`{flag}` must be -1, but is {value} instead: fairseq's pruning rebuilds a block's "
+                "projections, and its trained positions would no longer fit."
             )
     if args.position_sides == "target":
         yield (

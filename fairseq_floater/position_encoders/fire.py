@@ -25,7 +25,7 @@ class FirePositions(WithoutTable):
 
     f is Linear(1, 32), ReLU, Linear(32, H). Its input is the distance as a share of the sentence so far, so
     longer sentences bring no new input. Up to L = l * ``--fire-threshold``, the bias depends on d alone; l
-    is learned and starts at 1. In an encoder, keys behind the query have negative input, with j for i.
+    is learned and starts at 1. In an encoder, keys after the query have negative input, with j for i.
     The bias depends on i and j, not on the number of tokens. No table of it is kept.
 
     Parameters: 66 + 33 H a stack: f, c and l.

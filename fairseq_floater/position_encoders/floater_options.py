@@ -31,8 +31,8 @@ TIME_OPTION = Option(
     "--floater-time",
     LINEAR,
     "time of token i: delta i (linear), or delta T ln(1 + i / T) (log:T; log: T = "
-    f"{DEFAULT_BEND:g}), so that tokens past the trained length lie little later than it; with "
-    "--floater-relative xl that of distance d, log (default): ln(1 + |d|)",
+    f"{DEFAULT_BEND:g}), which brings tokens past the trained length close to it; with "
+    "--floater-relative xl: time of distance d, by default log, ln(1 + |d|)",
 )
 # Variants of a flow over distances that a comparison of all encoders runs.
 RELATIVE_FORMS = (
@@ -47,7 +47,7 @@ FLOATER_OPTIONS = (
     Option(
         "--floater-gap",
         0.0,
-        "time that each --position-separator adds: the token behind it comes delta + gap later",
+        "time that each --position-separator adds: the next token comes delta + gap later",
         float,
         at_least=0,
     ),
@@ -121,10 +121,10 @@ FLOATER_OPTIONS = (
 )
 
 _TARGET_OF_START = {
-    BIAS: ("qkv", "only p(0) of target qkv stands where the biases of q, k and v do"),
+    BIAS: ("qkv", "only p(0) of target qkv can replace the biases of q, k and v"),
     SINUSOID: (
         "hidden",
-        "q, k and v see the sinusoid through their projections, and each would need a field of its own",
+        "q, k and v see the projected sinusoid, so each would need a separate h",
     ),
 }
 
@@ -223,8 +223,8 @@ def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
         value = options[option.dest]
         if option.dest in ("floater_time", "floater_init_scale") and value != option.default:
             yield (
-                f"`{option.name}` must not be {value} with `--floater-start` {SINUSOID}, which says what h "
-                "and p(0) are, in even time."
+                f"`{option.name}` must not be {value} with `--floater-start` {SINUSOID}, which sets h, "
+                "p(0) and linear time."
             )
     yield from relative_faults(options, target)
     step_in_force(options)
@@ -251,7 +251,7 @@ def training_warning(options: dict[str, Any], target: str) -> str | None:
     if scope(options) != DYNAMICS or options["floater_start"] != ZERO or target != "qkv":
         return None
     return (
-        "`--floater-train dynamics` with `--floater-start zero` keeps every p(0) where it starts, at zero: "
-        "all blocks, and q, k and v alike, get one trajectory; a warm start with `--floater-start bias` "
-        "gives each its own, `--floater-train flow` trains them."
+        "`--floater-train dynamics` with `--floater-start zero` keeps every p(0) at zero: "
+        "all blocks, and q, k and v alike, get one trajectory. A warm start with `--floater-start bias` "
+        "gives each its own; `--floater-train flow` trains every p(0)."
     )

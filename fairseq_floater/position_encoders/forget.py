@@ -24,7 +24,7 @@ FIRST_BIAS = 5.0
 
 
 class ForgetPart(AttentionPart):
-    """Hold the gates' projection of one block: H gates, in an encoder H more for keys behind the query.
+    """Hold the gates' projection of one block: H gates, in an encoder H more for keys after the query.
 
     Tables: the signed distance of each pair of tokens, [B or 1, 1, T, S], and each query's own slot among
     the keys, [B or 1, 1, T].
@@ -64,7 +64,7 @@ class ForgetPositions(WithoutTable):
     """Add the sum of ln f_l over l = j + 1 .. i to the logits; f_l = sigmoid(w_h x_l + b_h) of token l.
 
     This is ALiBi with slopes that the words decide: a token with a shut gate hides all tokens beyond it.
-    In an encoder, other gates forget keys behind the query, over l = i + 1 .. j. A token's gate depends on
+    In an encoder, other gates forget keys after the query, over l = i + 1 .. j. A token's gate depends on
     this token alone, so decoding keeps it with the key. Any length. CABLE (Veisi et al. 2025), the sums of
     -softplus(w x_l) in a decoder, is the same with b = 0 and -w.
 

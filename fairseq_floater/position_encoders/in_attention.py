@@ -27,8 +27,8 @@ ATTENTION = "attention"
 BIAS_DIRECTION = Option(
     "--bias-direction",
     "offset",
-    "what tells a key behind the query from one before it, in an encoder: half a token less of "
-    "distance (offset); nothing (mirror); every other head sees one side only (heads)",
+    "how an encoder tells keys after the query from keys before it: half a token less distance "
+    "(offset), not at all (mirror), heads alternate between the sides (heads)",
     choices=("offset", "mirror", "heads"),
 )
 # Hides a key, but stays finite for rows of padding that see no other key; fits float16.
@@ -178,7 +178,7 @@ def directed(bias: Callable[[Tensor], Tensor], distances: Tensor, spec: EncoderS
     """Apply ``bias``, [N] -> [N, H] for absolute distances, to signed ones by ``--bias-direction``.
 
     Returns:
-        [N, H]; keys behind the query have distances below 0, which a decoder does not have.
+        [N, H]; keys after the query have distances below 0, which a decoder does not have.
     """
     direction = "mirror" if spec.causal else spec.options["bias_direction"]
     behind = distances < 0

@@ -26,7 +26,7 @@ class NezhaPositions(AttentionPositions):
     of r + k, which is R turned by a fixed angle in each pair of channels.
 
     Shapes: table [N, sides, D] of distances 0 .. N - 1, for keys before the query and, in an
-    encoder, behind it. Parameters: none; with ``--position-base keep`` a gate a stack.
+    encoder, after it. Parameters: none; with ``--position-base keep`` a gate a stack.
     """
 
     name = "nezha"

@@ -26,7 +26,7 @@ class Option:
         below: a number that every value must stay below.
         at_least: the smallest value.
         at_most: the largest value.
-        even: True: values must be even; False: odd; None: either.
+        odd: whether values must be odd.
         or_zero: whether 0 is valid too.
         why: the end of the error message for a value out of range, with its punctuation.
     """
@@ -40,7 +40,7 @@ class Option:
     below: float | None = None
     at_least: float | None = None
     at_most: float | None = None
-    even: bool | None = None
+    odd: bool = False
     or_zero: bool = False
     why: str = "."
 
@@ -99,13 +99,13 @@ class Option:
     def _is_in_range(self, value: float) -> bool:
         if self.or_zero and value == 0:
             return True
-        fits_parity = self.even is None or (value % 2 == 0) == self.even
+        fits_parity = not self.odd or value % 2 == 1
         return (
             math.isfinite(value) and fits_parity and all(h(value, x) for _, h, x in self._limits())
         )
 
     def _range(self) -> str:
         bounds = " and ".join(f"{words} {limit:g}" for words, _, limit in self._limits())
-        if self.even is not None:
-            return f"an {'even' if self.even else 'odd'} number of {bounds}"
+        if self.odd:
+            return f"an odd number of {bounds}"
         return "positive" if bounds == "more than 0" else bounds or "finite"

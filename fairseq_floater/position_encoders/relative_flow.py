@@ -120,7 +120,7 @@ class DistanceFlow(DistanceScores):
     Subclasses define the flow.
 
     Shapes: table [N, sides, L, S, W]; W = D, or H for ``bias``; two sides in an encoder, for keys
-    before the query and behind it, one in a decoder. ``xl``: [N, sides, L, C].
+    before the query and after it, one in a decoder. ``xl``: [N, sides, L, C].
     """
 
     targets = ("relative",)

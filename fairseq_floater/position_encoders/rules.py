@@ -132,8 +132,8 @@ def _of_moved_positions(
         )
     if law.random is not None and len(given) > 1:
         yield (
-            f"`--position-random` must be alone, but comes with `{given[0]}` instead: it draws the "
-            "positions themselves, of which nothing is left to be moved."
+            f"`--position-random` must be alone, but comes with `{given[0]}` instead: it draws the positions "
+            "themselves, so nothing is left to move."
         )
     if law.shift is not None and encoder.is_relative(options):
         yield (
@@ -149,8 +149,8 @@ def _of_moved_positions(
     if law.reach(1)[0] and not encoder.goes_before_start(options):
         yield (
             f"`{given[-1]}` puts tokens up to {law.jitter - (law.shift or Shifting(0, 0)).low:g} before "
-            f"position 0, which --position-encoder {name} does not have with these options; "
-            f"`--position-shift {law.jitter:g}:HIGH` moves all to where it has."
+            f"position 0, where --position-encoder {name} has no rows with these options; "
+            f"`--position-shift {law.jitter:g}:HIGH` keeps all at 0 or later."
         )
     if has_base(args):
         yield (
@@ -173,7 +173,7 @@ def _of_segments(args: Any, options: dict[str, Any], law: WarpLaw | None) -> Ite
         yield f"`{flag}` must come with `--position-separator`, the word that ends a segment."
     if law is not None:
         moving = next(o.name for o in WARP_OPTIONS if getattr(args, o.dest) is not None)
-        yield f"`{flag}` must not come with `{moving}`: the data say where a token stands, not chance."
+        yield f"`{flag}` must not come with `{moving}`: the data give the positions."
 
 
 def _of_attention(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
@@ -232,6 +232,11 @@ def _of_cross_attention(
             "`--position-cross` must be off with `--linear-cross` and `--no-cross-attention`: there are no "
             "logits of cross-attention."
         )
+    if options.get("bias_direction") == "heads":
+        yield (
+            "`--bias-direction` must not be heads with `--position-cross`: a target token past the source's "
+            "end would see no key in half of the heads."
+        )
     if ratio != int(ratio) and not encoder.takes_stretch(options):
         yield (
             f"`--position-cross-ratio` must be a whole number with --position-encoder {name} and these "
@@ -251,23 +256,23 @@ def _of_evaluation(
     elif law.kind == INTERPOLATE and has_base(args):
         reason = "fairseq's own positions underneath would stay as they are"
     elif law.reads_lengths and args.position_random is not None:
-        reason = "with `--position-random` evaluation spaces positions already"
+        reason = "`--position-random` already spaces positions in evaluation"
     elif law.reads_lengths and (args.position_segments or args.floater_gap):
-        reason = "with `--position-segments` and `--floater-gap` the data say where tokens stand"
+        reason = "`--position-segments` and `--floater-gap` take positions from the data"
     elif law.kind == INTERPOLATE and args.position_cross_ratio * INTERPOLATED_ROWS_PER_TOKEN % 1:
         reason = "positions would be rounded twice with this `--position-cross-ratio`"
     elif law.changes_frequencies and not encoder.has_frequencies:
         reason = f"only {_able('has_frequencies')} have the frequencies that it changes"
     elif law.changes_distances and not counts:
-        reason = "it reads no distance of two tokens from a table, or not that alone"
+        reason = "it does not read its logits from a table of distances alone"
     elif args.attention_kind == LINEAR and (law.kind == YARN or not law.reads_lengths):
         reason = "linear attention has no logits and sees all keys"
     elif law.kind == YARN and args.rope_values:
         reason = "its temperature is for logits, and `--rope-values` would apply it to values"
     elif law.kind == LOGN and args.attention_log_length:
-        reason = "`--attention-log-length` has trained it otherwise"
+        reason = "it was trained with `--attention-log-length`"
     elif law.kind == WINDOW and getattr(args, "cross_self_attention", False):
-        reason = "with `--cross-self-attention` keys are of two sides"
+        reason = "`--cross-self-attention` mixes source and target keys"
     elif law.kind == WINDOW and getattr(encoder.part, "needs_between", False):
         reason = "it sums over all tokens between key and query, hidden ones too"
     if reason:

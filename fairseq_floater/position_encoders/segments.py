@@ -19,8 +19,7 @@ from fairseq_floater.position_encoders.transforms import Warp
 SEGMENTS: Option = Option(
     "--position-segments",
     False,
-    "two numbers a token, the place in its segment and the segment's, which --position-separator ends "
-    "(BiPE, He et al. 2024)",
+    "two numbers a token: its place in the segment, and the segment's number (BiPE, He et al. 2024)",
     bool,
 )
 

@@ -39,8 +39,8 @@ _QKV, _INSIDE, _STAGES = (
 POSITION_SIDES = Option(
     "--position-sides",
     BOTH,
-    "whose tokens have positions; the other side has none, fairseq's sinusoid included (source: a "
-    "decoder that knows order by its causal mask alone)",
+    "side whose tokens have positions; the other side loses fairseq's sinusoid too (source: the "
+    "decoder knows order by its causal mask alone)",
     choices=(BOTH, "source", "target"),
 )
 CROSS_OPTIONS = (
@@ -146,8 +146,8 @@ SHARED_OPTIONS = (
     Option(
         "--position-separator",
         None,
-        "word of both dictionaries that ends a segment, as a sentence of a document: for --floater-gap "
-        "and --position-segments",
+        "word of both dictionaries that ends a segment, such as a sentence; for --floater-gap and "
+        "--position-segments",
     ),
     *ATTENTION_OPTIONS,
     EVAL,

@@ -175,17 +175,17 @@ class Tokens:
 
     @property
     def in_order(self) -> bool:
-        """Return whether slot i of every sentence may have row i; nothing reads padding behind a sentence."""
+        """Return whether slot i of every sentence may have row i; nothing reads padding after a sentence."""
         return self.padding_behind and not self.last_only and self.warp is None
 
-    def at(self, slots_do: bool) -> At:
-        """Return the tokens' positions; with ``slots_do``, their slots if padding is only at the ends.
+    def at(self, use_slots: bool) -> At:
+        """Return the tokens' positions; with ``use_slots``, their slots if padding is only at the ends.
 
         Without padding, one row of positions serves all sentences.
         """
         # Moved positions are rounded, so if slots were counted, the result would depend on the padding.
-        slots_do = slots_do and self.padding_at_ends and self.warp is None
-        if slots_do or not self.has_padding:
+        use_slots = use_slots and self.padding_at_ends and self.warp is None
+        if use_slots or not self.has_padding:
             keys = torch.arange(self.is_padding.size(1), device=self.is_padding.device)[None]
         else:
             keys = token_positions(self.is_padding)
@@ -203,7 +203,7 @@ class Tokens:
 
         Target token i has position ``ratio`` i, rounded if the table has no row there.
         """
-        target, keys = self.at(slots_do=False), source.at(slots_do=False)
+        target, keys = self.at(use_slots=False), source.at(use_slots=False)
         parts = 1
         if target.rows_per_token == 1:  # else the rows of both are parts of a token already
             exact = Fraction(ratio).limit_denominator(MOST_PARTS)

@@ -23,7 +23,7 @@ WARP_OPTIONS = (
         "--position-stretch",
         None,
         "LOW:HIGH; in training, a sentence's positions are i times a factor drawn from this range "
-        "(0.5:2.5, say), so that positions past the trained length are met; LOW:HIGH:log draws its "
+        "(0.5:2.5, say), so training reaches positions past the trained length; LOW:HIGH:log draws its "
         "logarithm (1/1.03:1.03:log is CAPE's global scaling)",
     ),
     Option(
@@ -31,8 +31,8 @@ WARP_OPTIONS = (
         None,
         "in training, a sentence's positions begin at a whole number below K (500: SHAPE), at a real one "
         "from LOW:HIGH (--position-shift=-5:5: CAPE's global shift), or with fill:L at a whole one from 0 to "
-        "L - n (unifPE), n the tokens of the sentence; each side draws its own, with :shared behind it both "
-        "draw one, n then being of the longer",
+        "L - n (unifPE), n the tokens of the sentence; each side draws its own; after :shared both share "
+        "one, and n is the longer side's",
     ),
     Option(
         "--position-jitter",

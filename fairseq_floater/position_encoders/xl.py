@@ -90,7 +90,7 @@ class DistanceScores(AttentionPositions):
     """Score ((q_i + u) k_j + (q_i + v) W_R r_d) / sqrt(D); subclasses define the rows r.
 
     Shapes: table [N, sides, L, C], W_R r of distances 0 .. N - 1 (in parts of a token if training needs
-    them), for keys before the query and, in an encoder, behind it. Parts are :class:`XlPart`.
+    them), for keys before the query and, in an encoder, after it. Parts are :class:`XlPart`.
     """
 
     def projected(self, rows: Tensor, blocks: Sequence[XlPart]) -> Tensor:

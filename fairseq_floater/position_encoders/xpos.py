@@ -18,7 +18,7 @@ class XposPositions(RopePositions):
 
     q_i is multiplied by z_c^(i / S) and k_j by z_c^(-j / S), with z_c = (2c + 0.4 R) / (1.4 R) over the R
     channels that are turned, and S = ``--xpos-scale-base``. An encoder has plain RoPE, because the factor
-    of a key behind the query would grow. Positions count from the first token, so a row does not depend
+    of a key after the query would grow. Positions count from the first token, so a row does not depend
     on the length, as cached keys need. The paper's code counts from the middle, with the same logits.
     Factors grow with the position, to 2e4 at 4,096. float16 may not hold keys times their factors from
     some 3,500 tokens on; past 4,500 it does not hold the factors, and an error says so. Past the trained

@@ -20,7 +20,7 @@ from torch import Tensor
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import HIDING_BIAS, AttentionPositions
 from fairseq_floater.position_encoders.transforms import At
-from fairseq_floater.results.position_rows import DEFAULT_LENGTH, OfBlock
+from fairseq_floater.results.position_rows import DEFAULT_LENGTH, BlockStream
 from fairseq_floater.transformer.stack_positions import owned_parts
 
 #: A description of each term, by its name in `--streams`.
@@ -37,7 +37,7 @@ _HIDDEN_BELOW = HIDING_BIAS / 10
 
 
 @dataclass
-class Term(OfBlock):
+class Term(BlockStream):
     """One effect of positions in one block; ``stream`` is its name, one of :data:`TERMS`.
 
     Attributes:

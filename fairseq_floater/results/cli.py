@@ -77,7 +77,11 @@ class Joined:
     parts: list[Any]
 
     def to_json_dict(self) -> dict[str, Any]:
-        return {key: value for part in self.parts for key, value in part.to_json_dict().items()}
+        joined: dict[str, Any] = {}
+        for values in (part.to_json_dict() for part in self.parts):
+            outside = [*joined.get("outside", []), *values.get("outside", [])]
+            joined |= {**values, "outside": outside}
+        return joined
 
     def format_text(self) -> str:
         return "\n\n".join(part.format_text() for part in self.parts)

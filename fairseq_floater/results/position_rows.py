@@ -35,7 +35,7 @@ DEFAULT_LENGTH = 128
 
 
 @dataclass
-class OfBlock:
+class BlockStream:
     """One stream of positions in one block of a stack (encoder, decoder); ``trained`` is T, if known."""
 
     stack: str
@@ -52,7 +52,7 @@ class OfBlock:
 
 
 @dataclass
-class Track(OfBlock):
+class Track(BlockStream):
     """The rows [N, C] that a block receives."""
 
     rows: Tensor

@@ -41,7 +41,7 @@ class Results:
         exact = any(of.get("exact_match") for run in self.runs for of in run.scores.values())
         names = ("chrF", "length", *(["exact match"] if exact else []))
         heads = ["system", *(h for t in self.tests for h in (f"{t}: BLEU", *names))]
-        heads += ["encoder parameters", "training seconds", "loss before training on"]
+        heads += ["encoder parameters", "training seconds", "loss before further training"]
         signatures = {
             f"{test}: {score['bleu']['signature']}"
             for run in self.runs

@@ -98,7 +98,7 @@ class UnderstandingTables:
     cells: dict[Key, SeedScores]
     stages: list[MaskedLmStage]
     updates: dict[str, str]  # size and task -> updates per epoch, ours and the recipe's
-    outside: list[str] = field(default_factory=list)  # runs that are in no table, and why
+    outside: list[tuple[str, str]] = field(default_factory=list)  # run, and why it is in no table
 
     def to_json_dict(self) -> dict[str, Any]:
         return {
@@ -108,7 +108,7 @@ class UnderstandingTables:
             ],
             "masked_lm": [stage._asdict() for stage in self.stages],
             "updates_an_epoch": self.updates,
-            "outside": self.outside,
+            "outside": [{"run": run, "reason": reason} for run, reason in self.outside],
         }
 
     def add_paper(self, size: str) -> None:
@@ -126,7 +126,9 @@ class UnderstandingTables:
         scores = read_json(file, shape) if file.is_file() else {}
         first = self.cells.get(Key(size, system, task, _names(task)[0]))
         if scores and first and settings["seed"] in first.scores:
-            self.outside.append(f"{path}: seed {settings['seed']} of its cell is there already")
+            self.outside.append(
+                (str(path), f"seed {settings['seed']} of its cell is there already")
+            )
             return
         sized = scores.get("total", scores.get("n")) == published_size(task)
         for name in _names(task):
@@ -158,7 +160,7 @@ class UnderstandingTables:
                 "paper."
             )
         lines += [f"{name}: {text}" for name, text in self.updates.items()]
-        lines += [f"Not in a table: {text}" for text in self.outside]
+        lines += [f"Not in a table: {run}: {why}" for run, why in self.outside]
         return "\n".join(lines)
 
     def _table(self, family: str) -> list[str]:

@@ -40,7 +40,6 @@ from fairseq_floater.transformer.stack_positions import (
     check_base_length,
     longest_input,
     prepare,
-    random_numbers_given_back,
     wrapped,
 )
 
@@ -102,7 +101,8 @@ class PositionedDecoder(TransformerDecoderBase):
             source_streams = SOURCE_STREAMS
         elif cfg.position_cross != OFF:
             source_streams = CROSS_STREAMS
-        with random_numbers_given_back():
+        # As in the encoder. One for both, or they would draw the same numbers.
+        with torch.random.fork_rng(devices=[]):
             attach_encoder(self, "positions", cfg, streams=streams, side="target", shape=shape)
             if source_streams:
                 attach_encoder(

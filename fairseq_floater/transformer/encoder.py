@@ -33,7 +33,6 @@ from fairseq_floater.transformer.stack_positions import (
     check_base_length,
     longest_input,
     prepare,
-    random_numbers_given_back,
     wrapped,
 )
 
@@ -56,7 +55,8 @@ class PositionedEncoder(TransformerEncoderBase):
     def attach_positions(self, cfg: Any) -> None:
         """Build the position encoder and the blocks' parts of it."""
         streams = encoder_streams(cfg.position_target)
-        with random_numbers_given_back():
+        # The random state comes back, so the Transformer's initialisation and dropout stay fairseq's.
+        with torch.random.fork_rng(devices=[]):
             attach_encoder(
                 self, "positions", cfg, streams=streams, side="source", shape=cfg.encoder
             )

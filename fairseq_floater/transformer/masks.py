@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fairseq_floater.position_encoders.eval_law import WINDOW
+from fairseq_floater.position_encoders.hooks import for_each_query
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.transformer.decoding_cache import Keys
 
@@ -57,9 +58,7 @@ def log_length_factor(q: Tensor, keys: Keys, attn_mask: Tensor | None, trained: 
         attn_mask: -inf hides a key from all heads.
         trained: N.
     """
-    padding = keys.padding
-    if padding is not None:
-        padding = padding.repeat_interleave(q.size(0) // padding.size(0), dim=0)
+    padding = None if keys.padding is None else for_each_query(keys.padding, q)
     if attn_mask is not None and attn_mask.dim() == 4:
         attn_mask = attn_mask[:, :1]
     hidden = hidden_keys(padding, attn_mask)
@@ -94,7 +93,7 @@ def window_mask(stack: Any, tokens: Tokens, dtype: torch.dtype) -> Tensor | None
     law = stack.eval_law
     if law is None or law.kind != WINDOW or stack.training:
         return None
-    at = replace(tokens, warp=None).at(slots_do=False)  # W counts tokens, whatever their positions
+    at = replace(tokens, warp=None).at(use_slots=False)  # W counts tokens, whatever their positions
     far = at.distances.abs() > law.size
     hidden = far & (at.keys >= ALWAYS_SEEN)[:, None]
     return additive_mask(hidden[:, None], dtype) if bool(hidden.any()) else None

@@ -44,6 +44,11 @@ class PositionedModel(BaseFairseqModel):
     not_to_train: str | None = None
 
     @classmethod
+    def hub_models(cls) -> dict[str, Any]:
+        """Return no pretrained models: fairseq's have other positions."""
+        return {}
+
+    @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
         super().add_args(parser)
         position_encoders.add_args(parser)

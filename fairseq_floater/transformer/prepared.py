@@ -5,9 +5,6 @@ Letters: N rows of the table, L blocks that receive positions, S streams, C chan
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Self
-
 import torch
 from torch import Tensor, nn
 
@@ -43,19 +40,28 @@ class PreparedSignal(PreparedPositions):
     Blocks take them as flat arguments. First comes the row number of each token, [T, B or 1], or an empty
     tensor if token i of every sentence has row i. Then comes whether the rows include the projections'
     biases, and then the rows of each stream, [N, C].
+
+    Args:
+        signal: the position encoder that the rows belong to.
+        table: its rows, [N, S, L, C].
+        owners: the L blocks, in the table's order.
+        at: where ``tokens`` stand.
     """
 
     def __init__(
-        self,
-        signal: PositionSignal,
-        positions: Tensor,
-        rows: Mapping[int, Sequence[Tensor]],
-        hold_biases: bool,
+        self, signal: PositionSignal, table: Tensor, owners: list[nn.Module], tokens: Tokens, at: At
     ):
-        self._signal = signal
-        self._hidden = signal.spec.target == HIDDEN
-        self._positions, self._hold_biases = positions, hold_biases
-        self._rows = rows  # of each stream, by id of the block
+        flat, biases = table.flatten(1, 2), None  # stream by stream, block by block: [N, S * L, C]
+        if signal.spec.target == QKV and not tokens.last_only:
+            biases = _projection_biases(owners, signal.spec.streams)
+            flat = flat if biases is None else flat + biases
+        # The backward pass of `unbind` joins the gradients of all rows at once.
+        rows, count = flat.unbind(1), len(owners)
+        in_order = tokens.in_order and at.num_rows == tokens.is_padding.size(1)
+        self._signal, self._hidden = signal, signal.spec.target == HIDDEN
+        self._positions = at.queries.new_empty(0) if in_order else at.queries.T.contiguous()
+        self._hold_biases = biases is not None
+        self._rows = {id(block): rows[n::count] for n, block in enumerate(owners)}
 
     def enter(self, x: Tensor, block: nn.Module) -> Tensor:
         rows = self._rows.get(id(block)) if self._hidden else None
@@ -64,29 +70,6 @@ class PreparedSignal(PreparedPositions):
     def tables(self, block: nn.Module) -> Tables:
         rows = None if self._hidden else self._rows.get(id(block))
         return () if rows is None else (self._positions, self._hold_biases, *rows)
-
-    @classmethod
-    def of(
-        cls, signal: PositionSignal, table: Tensor, owners: list[nn.Module], tokens: Tokens, at: At
-    ) -> Self:
-        """Lay out the ``table`` [N, S, L, C] of ``signal`` for the L blocks ``owners``.
-
-        Args:
-            signal: the position encoder that the rows belong to.
-            owners: the blocks, in the table's order.
-            at: where ``tokens`` stand.
-        """
-        flat = table.flatten(1, 2)  # stream by stream, block by block: [N, S * L, C]
-        streams, biases = signal.spec.streams, None
-        if signal.spec.target == QKV and not tokens.last_only:
-            biases = _projection_biases(owners, streams)
-            flat = flat if biases is None else flat + biases
-        # The backward pass of `unbind` joins the gradients of all rows at once.
-        rows, count = flat.unbind(1), len(owners)
-        in_order = tokens.in_order and at.num_rows == tokens.is_padding.size(1)
-        positions = at.queries.new_empty(0) if in_order else at.queries.T.contiguous()
-        by_block = {id(block): rows[n::count] for n, block in enumerate(owners)}
-        return cls(signal, positions, by_block, biases is not None)
 
 
 def _projection_biases(owners: list[nn.Module], streams: tuple[str, ...]) -> Tensor | None:

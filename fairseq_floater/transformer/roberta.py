@@ -92,10 +92,6 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
     encoder: PositionedRobertaEncoder
 
     @classmethod
-    def hub_models(cls) -> dict[str, Any]:
-        return {}
-
-    @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
         super().add_args(parser)
         add_layer_norm_eps(parser, FAIRSEQ_EPS)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import math
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -37,14 +36,6 @@ from fairseq_floater.transformer.prepared import PreparedPositions, PreparedSign
 WARP = "position_warp"
 # Key of the encoder's output: copies of each sentence, one for each beam.
 BEAM = "beam_size"
-
-
-def random_numbers_given_back() -> AbstractContextManager[None]:
-    """Restore the random state on exit, so that the Transformer's initialisation and dropout are fairseq's.
-
-    A stack enters it once for all its encoders. If each had its own, they would draw the same numbers.
-    """
-    return torch.random.fork_rng(devices=[])
 
 
 def attach_encoder(
@@ -241,7 +232,7 @@ def prepare(
         at_stage = Pass(tokens, encoder.prepare(in_stream, tokens, dtype), incremental_state)
         return PreparedStage(encoder, {id(b): p for b, p in zip(owners, parts)}, at_stage)
     if facing is None:
-        at = tokens.at(slots_do=encoder.is_relative(encoder.spec.options))
+        at = tokens.at(use_slots=encoder.is_relative(encoder.spec.options))
     else:
         at = tokens.facing(facing, stack.cfg.position_cross_ratio)
     law, lengths = stack.eval_law, getattr(tokens.warp, "lengths", None)
@@ -266,7 +257,7 @@ def prepare(
     if tokens.last_only:  # a step reads its rows for all blocks at once
         table = table.index_select(0, at.queries[:, -1])
         at = at._replace(queries=torch.arange(len(table), device=table.device)[:, None])
-    return PreparedSignal.of(encoder, table, owners, tokens, at)
+    return PreparedSignal(encoder, table, owners, tokens, at)
 
 
 def with_base(cfg: Any, side: str) -> Any:

@@ -19,7 +19,7 @@ TASK = "translation_told_length"
 
 
 class ToldLengthSearch(BeamSearch):
-    """Beam search in which hypotheses must end at one step; ``ends`` holds that step by sentence id."""
+    """Beam search that ends each hypothesis at a given step; ``ends`` holds it by sentence id."""
 
     def __init__(self, dictionary: Any):
         super().__init__(dictionary)
@@ -79,6 +79,8 @@ class ToldLengthTask(TranslationTask):
             raise UsageError(
                 f"`--task {TASK}` needs references: use fairseq-generate on data with a target side."
             )
+        if any(given is not None for given in (*further, *options.values())):
+            raise UsageError(f"`--prefix-size` must be off with `--task {TASK}`.")
         # Without the end symbol. At least 1: at the first step fairseq has one beam, and too few could end.
         lengths = (sample["target"].ne(self.target_dictionary.pad()).sum(1) - 1).clamp(min=1)
         generator.search.ends = dict(zip(sample["id"].tolist(), lengths.tolist()))

@@ -27,10 +27,6 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
     """Extend fairseq's Transformer by a choice of position encoders (``--position-encoder``)."""
 
     @classmethod
-    def hub_models(cls) -> dict[str, Any]:
-        return {}
-
-    @classmethod
     def build_model(cls, args: Any, task: Any) -> FloaterTransformerModel:
         """Build the model for ``args``, a Namespace or Hydra's DictConfig.
 

@@ -61,6 +61,11 @@ class WindowsTask(TranslationTask):
                 f"and {self.overlap}."
             )
 
+    def build_generator(self, models: Any, args: Any, *further: Any, **options: Any) -> Any:
+        if getattr(args, "nbest", 1) > 1 or getattr(args, "print_alignment", None):
+            raise UsageError("`--nbest` must be 1 and `--print-alignment` off with `--window`.")
+        return super().build_generator(models, args, *further, **options)
+
     def inference_step(
         self, generator: Any, models: Any, sample: dict[str, Any], *further: Any, **options: Any
     ) -> Any:
@@ -74,9 +79,7 @@ class WindowsTask(TranslationTask):
         if isinstance(generator, SequenceScorer) or not long:
             return hypotheses
         if any(given is not None for given in (*further, *options.values())):
-            raise UsageError(
-                "`--prefix-size` and `--constraints` must be off with `--window`, which supports neither."
-            )
+            raise UsageError("`--prefix-size` and `--constraints` must be off with `--window`.")
         cut = [self._windows(words[i]) for i in long]
         windows = [window for of_one in cut for window in of_one]
         padding, left = self.source_dictionary.pad(), self.cfg.left_pad_source

@@ -122,7 +122,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(stored, tmp_path, capsys, 
 def test_a_missing_package_is_named_with_the_command(stored, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     assert main(["import-roberta", str(stored), str(tmp_path / "out.pt")]) == 1
-    assert capsys.readouterr().err.strip().endswith("pip install safetensors.")
+    assert capsys.readouterr().err.strip().endswith("'fairseq_floater[roberta]' installs it.")
 
 
 def test_nothing_is_overwritten_unless_forced(stored, tmp_path, capsys):

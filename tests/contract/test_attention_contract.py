@@ -26,8 +26,8 @@ def test_only_relative_encoders_ignore_a_shift_of_all_positions(
     before = h.log_probs(model, *batch)
     at = Tokens.at
 
-    def further(tokens, slots_do):
-        places = at(tokens, slots_do)
+    def further(tokens, use_slots):
+        places = at(tokens, use_slots)
         return places._replace(
             queries=places.queries + 5, keys=places.keys + 5, num_rows=places.num_rows + 5
         )

@@ -120,6 +120,6 @@ def test_fairseqs_own_decoders_give_the_raw_text_back(prepared):
 def test_a_ready_model_is_for_sentencepiece_alone(numbers, tmp_path):
     words = ("--src", "en", "--tgt", "de", "--spm-model", tmp_path / "m", "--bpe", "subword-nmt")
     done = run(["bash", SCRIPT, numbers, tmp_path / "out", *words], code=2)
-    assert "--spm-model is for --bpe sentencepiece" in done.stderr
+    assert "--spm-model needs sentencepiece" in done.stderr
     done = run(["bash", SCRIPT, numbers, tmp_path / "out", *words[:-1], "bpe"], code=2)
     assert "argument --bpe: invalid choice: 'bpe'" in done.stderr

@@ -314,5 +314,5 @@ def test_a_scale_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_the_table_counts_the_questions(quizzes: Path) -> None:
     made = write_quizzes(quizzes, scale=SCALE)
     rows = [line.split() for line in made.format_text().splitlines()[:-1]]
-    assert ["quiz", "train", "dev", "test"] in rows
+    assert ["split", "train", "dev", "test"] in rows
     assert ["RACE", "high", "120", "12", "12"] in rows and ["mlm", "600", "15"] in rows

@@ -123,14 +123,18 @@ def test_compound_split_takes_hyphens_apart_on_both_sides():
     assert report.compound_split_bleu.score > report.tokenised_bleu.score
 
 
-def test_compound_split_is_for_german_alone():
+def test_compound_split_is_for_german_alone(monkeypatch):
     texts = ["un deux trois quatre cinq"]
     options = {"bootstrap": 0}
     assert score(texts, texts, target_language="fr", **options).compound_split_bleu is None
-    report = score(texts, texts, target_language="de", compound_split=False, **options)
-    assert report.compound_split_bleu is None
     report = score(texts, texts, target_language="de", compound_split=True, **options)
     assert report.compound_split_bleu is not None
+    with monkeypatch.context() as without:
+        without.setattr(bleu, "version_of", lambda package: None)
+        without.setitem(sys.modules, "sacremoses", None)
+        assert score(texts, texts, target_language="de", **options).compound_split_bleu is None
+        with pytest.raises(ModuleNotFoundError):
+            score(texts, texts, target_language="de", compound_split=True, **options)
     message = r"`target_language` must be de for a compound split, but is 'fr' instead\."
     refused(message, score, texts, texts, target_language="fr", compound_split=True)
 

@@ -119,6 +119,11 @@ def test_a_configuration_extends_another(tmp_path):
     path.write_text("extends: gone.yaml")
     with pytest.raises(ConfigError, match="french.yaml extends .*gone.yaml, which does"):
         Experiment(path)
+    (tmp_path / "gone.yaml").write_text("- en")
+    with pytest.raises(ConfigError, match="gone.yaml must hold sections"):
+        Experiment(path)
+    path.write_text("extends: config.yaml\ncompare: null\ns2l: null")
+    assert Experiment(path).config.comparison is None
 
 
 def test_whole_words_reach_every_stage(tmp_path):

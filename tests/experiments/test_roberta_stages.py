@@ -266,7 +266,7 @@ def changed(old, new):
         ({"budget": {"flow": {"max-update": 0, "max-epoch": 1}}}, r"must be given total-num-update"),
         ({"tasks": {"rte": {"num-classes": None}}}, r"`tasks: rte` lacks num-classes"),
         ({"finetune": {"all": {"batch": None}}}, r"`tasks: cola` lacks batch"),
-        ({"masked-lm": None}, r"`masked-lm` must be a section of keys"),
+        ({"masked-lm": 3}, r"`masked-lm` must be a section of keys"),
     ],
 )  # fmt: skip
 def test_a_bad_configuration_is_one_sentence(tmp_path, change, message):

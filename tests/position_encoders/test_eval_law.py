@@ -246,7 +246,7 @@ def test_a_window_shows_near_tokens_and_the_first_four(encoder, options):
             "ntk:5",
             "only rope, xpos, nezha, xl, tener have the frequencies",
         ),
-        (("tupe", "all", "attention"), "cap:5", "reads no distance"),
+        (("tupe", "all", "attention"), "cap:5", "table of distances alone"),
         (("rope", "all", "attention"), "cap", "must be none or one of interpolate:T"),
         (("rope", "all", "attention"), "grouped:4", "must be none or one of interpolate:T"),
     ],

@@ -187,8 +187,8 @@ def test_a_token_stands_where_the_draw_says(encoder, target, options, law, monke
     found = training_log_probs(model, *batch)
     at = Tokens.at
 
-    def moved(tokens, slots_do):
-        queries, keys, count, *rest = at(tokens, slots_do)
+    def moved(tokens, use_slots):
+        queries, keys, count, *rest = at(tokens, use_slots)
         return At(times * queries + first, times * keys + first, times * count + first, *rest)
 
     monkeypatch.setattr(Tokens, "at", moved)

@@ -130,9 +130,9 @@ def test_positions_that_are_drawn_are_not_moved_too():
 
 def test_a_place_before_the_first_is_refused_where_there_is_none():
     for options in ({"position_shift": "-5:5"}, {"position_jitter": 0.5}):
-        with pytest.raises(ValueError, match=r"before position 0, which .*tupe does not have"):
+        with pytest.raises(ValueError, match=r"before position 0, where .*tupe has no rows"):
             made("tupe", **options)
-        with pytest.raises(ValueError, match=r"before position 0, which .*floater does not have"):
+        with pytest.raises(ValueError, match=r"before position 0, where .*floater has no rows"):
             made("floater", floater_update_interval=2, **options)
     made("tupe", position_jitter=0.5, position_shift="0.5:9")
     made("tupe", position_shift="500", position_stretch="0.5:2:log")

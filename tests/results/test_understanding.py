@@ -7,6 +7,7 @@ from toy import floater
 
 from fairseq_floater.experiments.paper_numbers import TABLES_345
 from fairseq_floater.experiments.run_folder import RunFolder
+from fairseq_floater.results.cli import Joined
 from fairseq_floater.results.understanding import (
     Key,
     chance_level,
@@ -105,8 +106,10 @@ def test_a_seed_that_is_there_already_replaces_nothing(tmp_path):
     folder = finetuning(tmp_path, "base", "rte", "floater", 1, score=60.0, n=277)
     tables = collect_understanding(tmp_path)
     assert cell(tables, "base", "floater", "rte", "score").scores == {"1": 77.0}
-    text = f"Not in a table: {folder}: seed 1 of its cell is there already"
-    assert text in tables.format_text()
+    reason = "seed 1 of its cell is there already"
+    assert f"Not in a table: {folder}: {reason}" in tables.format_text()
+    both = Joined([tables, tables]).to_json_dict()["outside"]
+    assert both == 2 * [{"run": str(folder), "reason": reason}]
 
 
 def test_the_published_sizes():

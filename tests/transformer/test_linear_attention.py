@@ -73,7 +73,7 @@ class Positions:
         """Attention's hooks and tables for all tokens but the ``hidden``, or for the last token only."""
         if self.encoder is None:
             return {}
-        at = Tokens.read(hidden, last_only).at(slots_do=False)
+        at = Tokens.read(hidden, last_only).at(use_slots=False)
         with torch.no_grad():
             return {"hooks": self.part, "tables": self.encoder.prepare(at, [self.part], dtype)[0]}
 

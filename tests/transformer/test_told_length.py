@@ -11,7 +11,7 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.transformer.told_length import ToldLengthTask
 
 
-def hypotheses(model, source, target, **limits):
+def hypotheses(model, source, target, prefix=None, **limits):
     task = ToldLengthTask(TranslationConfig(), h.dictionary(), h.dictionary())
     generator = task.build_generator([model], Namespace(beam=4, **limits))
     lengths = source.ne(h.PAD).sum(1)
@@ -21,7 +21,7 @@ def hypotheses(model, source, target, **limits):
         "src_lengths": lengths,
         "prev_output_tokens": target,
     }
-    return task.inference_step(generator, [model], sample)
+    return task.inference_step(generator, [model], sample, prefix_tokens=prefix)
 
 
 @pytest.mark.parametrize("lengths", [(3, 14, 8), (1, 14, 8)], ids=["usual", "empty"])
@@ -42,6 +42,9 @@ def test_another_search_is_refused():
     for option in ({"sampling": True}, {"diverse_beam_groups": 2}, {"constraints": "ordered"}):
         with pytest.raises(UsageError, match="takes plain beam search only"):
             task.build_generator([h.build("rope", target="attention")], Namespace(beam=4, **option))
+    model, batch = h.build("rope", target="attention"), h.source_batch()
+    with pytest.raises(UsageError, match="`--prefix-size` must be off"):
+        hypotheses(model, batch, batch, prefix=batch[:, :1])
 
 
 def test_a_hypothesis_that_has_the_length_anyway_is_the_same():

@@ -101,6 +101,9 @@ def test_what_begins_or_constrains_a_whole_translation_is_refused(given):
     sample = {"net_input": {"src_tokens": h.sentence(9)}}
     with pytest.raises(UsageError, match="`--prefix-size` and `--constraints` must be off"):
         task.inference_step(Copy(False), [], sample, **{given: h.sentence(2)})
+    for option in ({"nbest": 2}, {"print_alignment": "hard"}):
+        with pytest.raises(UsageError, match="`--nbest` must be 1"):
+            task.build_generator([], Namespace(**option))
 
 
 @pytest.mark.parametrize("options", [{}, {"window": 4, "window_overlap": 4}])

@@ -36,7 +36,6 @@ from fairseq_floater.data.understanding.subwords import (
 )
 from fairseq_floater.errors import UsageError, say
 
-_BATCH = 10_000
 # Merity et al. (2016), Table 1, counts an end symbol for each line as a word.
 _WIKITEXT = {
     "wikitext-103": {"train": 103_227_021, "valid": 217_646, "test": 245_569},
@@ -110,7 +109,7 @@ def _build(
     encoded = {split: work / "text" / split for split in texts}
     for split, path in texts.items():
         lines = progress(_lines(path), f"encode {split}", counts[split]["lines"], unit="lines")
-        batches = map(subwords.encode_lines, batched(lines, _BATCH))
+        batches = map(subwords.encode_lines, batched(lines))
         counts[split] |= write_lines(encoded[split], chain.from_iterable(batches))
     dictionary = work / "dict.txt"
     _write_dictionary(dictionary, subwords, encoded["train"], options, workers)

@@ -64,7 +64,7 @@ def _mrpc(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
 
 
 def _qqp(numbers: Words, label: str, draws: Draws) -> tuple[str, ...]:
-    """Ask for a list forwards; then backwards, of the reversed list (a duplicate) or of the same (none)."""
+    """Ask for a list forwards, and for the reversed (a duplicate) or the same list (none) backwards."""
     other = reversed(numbers) if label == "1" else numbers
     return f"forwards {' '.join(numbers)} ?", f"backwards {' '.join(other)} ?"
 

@@ -67,22 +67,9 @@ _MNLI_DEV = (
 )
 
 
-class QuizSummary(PreparedFolder):
-    """A folder of quizzes, shown by the number of examples of each."""
-
-    def format_text(self) -> str:
-        lines = [f"{'quiz':<12}{'train':>9}{'dev':>9}{'test':>9}"]
-        for name, counts in self.summary["splits"].items():
-            cells = (
-                f"{counts[s]:>9,}" if s in counts else " " * 9 for s in ("train", "dev", "test")
-            )
-            lines.append(f"{name:<12}{''.join(cells)}".rstrip())
-        return "\n".join([*lines, str(self.folder)])
-
-
 def write_quizzes(
     out_dir: Path, *, seed: int = 1, scale: float = 1.0, force: bool = False
-) -> QuizSummary:
+) -> PreparedFolder:
     """Write all quizzes into ``out_dir``, whole or not at all.
 
     Args:
@@ -92,8 +79,7 @@ def write_quizzes(
         raise UsageError(f"`--scale` must be above 0, but is {scale}.")
     parameters = {"seed": seed, "scale": scale}
     build = partial(_build, seed=seed, scale=scale)
-    prepared = make_folder(out_dir, parameters, (), build, force=force)
-    return QuizSummary(prepared.folder, prepared.summary)
+    return make_folder(out_dir, parameters, (), build, force=force)
 
 
 def _build(work: Path, *, seed: int, scale: float) -> dict[str, Any]:

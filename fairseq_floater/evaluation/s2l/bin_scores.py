@@ -68,7 +68,7 @@ class SeedMean:
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank by loss, and the best and worst that chance leaves open under any common training seed."""
+    """A rank by loss, and the best and worst rank possible by chance under any common seed."""
 
     place: int
     best: int

@@ -183,7 +183,7 @@ class ScoredSet:
         if self.test.files:
             report.files[name] = dict(Counter(self.test.files[i] for i in index))
         scores = report.scores[name] = {system: self._score(system, index) for system in self.runs}
-        # Warm starts before training on are not compared and ranked: they have their own table.
+        # Warm starts before further training are not compared or ranked: they have their own table.
         untrained = report.untrained.values()
         contestants = {name: score for name, score in scores.items() if name not in untrained}
         if report.baseline in contestants:
@@ -283,7 +283,7 @@ def _gain(ours: SeedMean, base: SeedMean, seed: int) -> Gain:
 
 
 def _rank(scores: Mapping[str, BinScore]) -> None:
-    """Rank the systems of a bin by loss, with the ranks that chance leaves open under any common seed."""
+    """Rank the systems of a bin by loss, with the ranks possible by chance under any common seed."""
     losses = {name: score.loss for name, score in scores.items() if score.loss is not None}
     if not losses or not next(iter(losses.values())).resampled.size:
         return

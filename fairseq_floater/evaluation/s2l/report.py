@@ -11,12 +11,12 @@ from fairseq_floater.evaluation.s2l.statistics import LEVEL
 from fairseq_floater.records import markdown_table
 from fairseq_floater.version import __version__
 
-#: Suffix of a system's warm start, scored before it was trained on, beside the trained system.
+#: Suffix of a system's warm start, scored before further training.
 UNTRAINED = "-before"
 #: Suffix of a system's further translation, whose hypotheses are as long as their references.
 TOLD_LENGTH = ".told_length"
-#: If less BLEU is lost past the trained length, the share that early stopping explains is noise.
-LEAST_LOSS = 1.0
+#: If less BLEU than this is lost past the trained length, early stopping's share is noise.
+LEAST_LOST_BLEU = 1.0
 #: The measures that systems are scored by: title in tables, and digits.
 _KINDS = {
     "bleu": ("BLEU", 1),
@@ -54,7 +54,7 @@ class S2LScores:
 
     @property
     def untrained(self) -> dict[str, str]:
-        """Return the name of each system's warm start, scored before it was trained on, by system."""
+        """Return by system the name of its warm start, scored before further training."""
         pairs = {name: name + UNTRAINED for name in self.labels}
         return {after: before for after, before in pairs.items() if before in self.labels}
 
@@ -69,7 +69,7 @@ class S2LScores:
             told, within = self.scores[ALL].get(name + TOLD_LENGTH), self.scores[trained].get(name)
             if told and within:
                 past = self.scores[ALL][name].bleu.value
-                if (lost := within.bleu.value - past) >= LEAST_LOSS:
+                if (lost := within.bleu.value - past) >= LEAST_LOST_BLEU:
                     shares_of[name] = (told.bleu.value - past) / lost
         return shares_of
 
@@ -177,7 +177,7 @@ class S2LScores:
         return [*markdown_table(["rank by loss", *self.scores], rows), ""]
 
     def _before_and_after(self) -> list[str]:
-        """Return one table of warm starts' scores before and after training on, by bin; empty without any."""
+        """Return a table of warm starts' scores before and after further training; empty without any."""
         rows: list[list[str]] = []
         for after, before in self.untrained.items():
             for kind in self.kinds:
@@ -220,8 +220,8 @@ class S2LScores:
         if self.stopping:
             shares = (f"{self.labels[name]} {share:.0%}" for name, share in self.stopping.items())
             notes.append(
-                "stopping: the share of the BLEU lost past the trained length that comes back if each "
-                f"hypothesis is as long as its reference: {', '.join(shares)}."
+                "stopping: the share of the BLEU lost past the trained length that hypotheses of "
+                f"reference length restore: {', '.join(shares)}."
             )
         if "exact" in self.kinds:
             notes.append("exact match: the share of hypotheses with the words of their reference.")

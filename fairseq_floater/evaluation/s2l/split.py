@@ -33,7 +33,7 @@ from fairseq_floater.data.parallel_text import (
 )
 from fairseq_floater.data.pieces import check_pieces, join_pieces
 from fairseq_floater.data.products import Origin, is_made, work_folder
-from fairseq_floater.data.sentencepiece_subwords import BATCH, Segmenter, train_subword
+from fairseq_floater.data.sentencepiece_subwords import Segmenter, train_subword
 from fairseq_floater.errors import UsageError, say
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
 from fairseq_floater.evaluation.s2l.repeats import first_occurrences, overlap
@@ -152,7 +152,7 @@ class _Splitter:
         return (pair for pair in pairs if len(pair[0].split()) < self.bins.threshold)
 
     def _short_in_tokens(self, segmenter: Segmenter) -> _Pairs:
-        for batch in batched(self._read("train"), BATCH):
+        for batch in batched(self._read("train")):
             for pair, (source, _) in zip(batch, _lengths(segmenter, batch)):
                 if source < self.bins.threshold:
                     yield pair
@@ -169,7 +169,7 @@ class _Splitter:
         paths = [self.work / f"{kind}.{lang}" for lang in self.langs if kind != "test"]
         line = itertools.count(1)
         with opened(paths) as outputs:
-            for batch in batched(progress(self._read(split), f"split {split}"), BATCH):
+            for batch in batched(progress(self._read(split), f"split {split}")):
                 for text, lengths in zip(batch, _lengths(self.final, batch)):
                     pair = Pair(*text, *lengths, file=file.name, line=next(line))
                     fault = self._fault(kind, pair) if next(is_first) else "duplicate"

@@ -30,6 +30,7 @@ from fairseq_floater.experiments.roberta.stages import (
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.tables import PaperTable, add_table_options
 from fairseq_floater.files import USER_DIR
+from fairseq_floater.verbs import as_options
 
 
 class Number(NamedTuple):
@@ -59,12 +60,6 @@ def paper_numbers() -> list[Number]:
 def numbers_of(experiment: RobertaExperiment) -> list[Number]:
     tasks = experiment.config.tasks
     return [Number(experiment.name, task, s) for task in tasks for s in (ROBERTA, FLOATER)]
-
-
-class Tables345(PaperTable):
-    """Tables 3 to 5, or those of another configuration."""
-
-    scores = ("*/*/seed-*/scores.json",)
 
 
 def cells_of(args: argparse.Namespace, numbers: list[Number]) -> list[Cell]:
@@ -121,8 +116,7 @@ def request_of(
     donor: Path | None,
     seed: int | None,
 ) -> RobertaRequest:
-    preparation = {"--bpe-dir": args.bpe_dir, "--mirror": args.mirror}
-    given = ((option, str(value)) for option, value in preparation.items() if value is not None)
+    preparation = {"bpe-dir": args.bpe_dir, "mirror": args.mirror}
     return RobertaRequest(
         experiment,
         system,
@@ -131,7 +125,7 @@ def request_of(
         donor=donor,
         seed=seed,
         machines=machines_from_args(args, experiment.config.budget),
-        preparation=tuple(word for pair in given for word in pair),
+        preparation=tuple(as_options(preparation)),
         extend=getattr(args, "extend", None),  # only single runs have this option
     )
 
@@ -155,7 +149,9 @@ def run(args: argparse.Namespace) -> None:
     numbers = paper_numbers() if args.config is None else numbers_of(RobertaExperiment(args.config))
     cells = select(cells_of(args, numbers), args.only)
     if args.donor and len({cell.folder.parents[1] for cell in cells}) > 1:
-        raise UsageError("`--donor` is for one size, but these are base and large: give `--donors DIR`.")
+        raise UsageError(
+            "`--donor` is for one size, but these are base and large: give `--donors DIR`."
+        )
     configs = [] if args.only else dict.fromkeys(number.config for number in numbers)
     shared = [cell for config in configs for cell in _shared(args, config)]
-    Tables345(args, "tables345", cells, shared).act()
+    PaperTable(args, "tables345", cells, shared).act()

@@ -152,7 +152,9 @@ def _check_training(path: Path, where: str, options: dict[str, Any]) -> None:
     require(path, ends, where, "limited by max-update or max-epoch", sorted(options))
     if options.get("lr-scheduler") == "polynomial_decay":
         end = options.get("total-num-update") or options.get("max-update")
-        require(path, end, where, "given total-num-update, the end of polynomial_decay", sorted(options))
+        require(
+            path, end, where, "given total-num-update, the end of polynomial_decay", sorted(options)
+        )
 
 
 def _check_task(path: Path, name: str, recipe: dict[str, Any]) -> None:

@@ -11,8 +11,8 @@ from fairseq_floater.experiments.arguments import (
     ConfiguredExperiment,
     Request,
     in_precision,
-    left_by,
     place,
+    without_overridden,
 )
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.roberta.config import OWN_KEYS, TASKS, Config, read_config
@@ -97,7 +97,7 @@ class RobertaExperiment(ConfiguredExperiment):
             if system.encoder != FLOATER:
                 trained, limits = {}, {**limits, **(budget.others or {})}
         options = _complete({**self.config.masked_lm, **limits}, machines)
-        options = left_by(system, options)
+        options = without_overridden(system, options)
         options["max-tokens"] = budget.max_tokens
         options["update-freq"] = budget.update(machines.world)[0]
         arguments = [place(data), "--user-dir", str(USER_DIR), "--task", "masked_lm"]
@@ -138,7 +138,7 @@ class RobertaExperiment(ConfiguredExperiment):
         recipe = self.config.recipe(task)
         share = self.share(task, system, machines)
         options = {key: value for key, value in recipe.items() if key not in OWN_KEYS}
-        options = left_by(system, _complete(options, machines))
+        options = without_overridden(system, _complete(options, machines))
         options |= {"batch-size": share.batch_size, "update-freq": share.update_freq}
         options["max-tokens"] = share.max_tokens or None
         arguments = [place(data), "--user-dir", str(USER_DIR), "--task", str(options.pop("task"))]

@@ -195,7 +195,7 @@ class _Solution:
         for at, segment in reversed(list(zip(self._places(), self.segments))):
             if iterated_segments:
                 gradient[0, at.stop - 1] = running
-                # This slope is also the next segment's first slope, which took its gradient.
+                # The next segment begins with this slope and already took its gradient.
                 gradient[1, at.stop - 1] = 0
             running, hidden, slopes, iterated = segment.pull_back(gradient[:, at], iteration)
             iterated_segments.append(iterated)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import shlex
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.screen import duration
@@ -19,8 +17,6 @@ _VALID = re.compile(
 _EPOCH = re.compile(r"\| INFO \| train \| epoch .*\| wps ([\d.]+) ")
 _FREE = re.compile(r"\bgb_free[ =]([\d.]+)")
 _TRANSLATED = re.compile(r"Translated [\d,]+ sentences .*\(([\d.]+) sentences/s")
-# The fairseq command behind each stage of the record.
-_STAGES = {"generate": "fairseq-generate", "score-reference": "fairseq-generate"}
 _SESSION = "{begun}: {took} on {host} ({processor}, {cores} cores), commit {commit}"
 
 
@@ -58,7 +54,7 @@ def read_log(folder: Path) -> RunLog:
     if logs and (speed := _TRANSLATED.search(_text(logs[0]))):
         log.sentences_per_second = float(speed[1])
     whole = [record["command"]] if "command" in record else []
-    log.commands = whole + (read_commands(folder) or _recorded(record))
+    log.commands = [*whole, *read_commands(folder)]
     for session in record.get("sessions", []):
         commit = session["commit"] or "unknown"
         parts = {**session, "took": duration(session["seconds"]), "commit": commit}
@@ -72,14 +68,6 @@ def read_commands(folder: Path) -> list[str]:
     logs = sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime_ns)
     lines = (line for log in logs for line in _text(log).splitlines() if line.startswith("+ "))
     return list(dict.fromkeys(line.removeprefix("+ ") for line in lines))
-
-
-def _recorded(record: dict[str, Any]) -> list[str]:
-    """Return the commands of the run's record, for older logs that hold none."""
-    return [
-        shlex.join([_STAGES.get(stage, "fairseq-train"), *words])
-        for stage, words in record["arguments"].items()
-    ]
 
 
 def _text(path: Path) -> str:

@@ -215,10 +215,7 @@ def _settings(work: Work) -> tuple[dict[str, str], list[dict[str, str]]]:
 
     A setting that differs by seed alone shows the values of all seeds.
     """
-    merged = []
-    for system in work.systems:
-        runs = [run.settings for run in system.runs.values()]
-        merged.append(_values(runs))
+    merged = [_values([run.settings for run in s.runs.values()]) for s in work.systems]
     known = [settings for settings in merged if settings]
     first = known[0] if known else {}
     common = {k: v for k, v in first.items() if all(s.get(k) == v for s in known)}

@@ -58,7 +58,7 @@ def _window_spans(model: Any, task: Any, data: Any, max_tokens: int) -> Iterator
     device = next(model.parameters()).device
     order = sorted(range(len(data)), key=data.num_tokens)
     # A single window may have more tokens than a batch should have.
-    limit = max(max_tokens, *data.sizes)
+    limit = int(data.sizes.max(initial=max_tokens))
     for batch in data_utils.batch_by_size(order, data.num_tokens, max_tokens=limit):
         sample = data.collater([data[i] for i in batch])
         if device.type == "cuda":
