@@ -97,9 +97,10 @@ class Bench:
             gc.collect()  # models contain reference cycles
 
     def works(self, part: str, name: str, work: Callable[[], Any]) -> Any:
-        """Return the result of ``work``; if it fails, add the failure to the list and return None."""
+        """Return the result of ``work``, True if it has none; add a failure to the list and return None."""
         try:
-            return work()
+            result = work()
+            return True if result is None else result
         # A full GPU is a RuntimeError, a position out of range a FloatingPointError.
         except (RuntimeError, ValueError, FloatingPointError, UserError) as error:
             reason = one_line(error)
@@ -131,16 +132,12 @@ class Bench:
         baseline, *others = turns
         label = ", ".join([part, *(f"{key} {value:,}" for key, value in where.items())])
 
-        def runs(name: str) -> bool:
-            turns[name](0)
-            return True
-
-        runs(baseline)
+        turns[baseline](0)
         running = {
             name: turns[name]
             for name in others
             if not self.records.find(part, where, name)
-            and self.works(label, name, partial(runs, name))
+            and self.works(label, name, partial(turns[name], 0))
         }
         if not running:
             return

@@ -139,12 +139,8 @@ def _race_steps(bench: Bench, steppers: dict[str, Stepper], place: Row) -> None:
     before = 1 + WARM_UP[settings.device] + settings.step_rounds // 2
     start = max(place["position"] - before, 0)
 
-    def arrives(stepper: Stepper) -> bool:
-        stepper.walk(start)
-        return True
-
-    arrives(reference)
-    ready = [reference] + [s for s in others if bench.works("step", s.name, partial(arrives, s))]
+    reference.walk(start)
+    ready = [reference] + [s for s in others if bench.works("step", s.name, partial(s.walk, start))]
     floor = Work(reference.model).step(bench.floor, settings.beam)
     turns = {stepper.name: stepper.step for stepper in ready}
     bench.race("step", place, turns, settings.step_rounds, floors=lambda number: floor)
@@ -235,18 +231,13 @@ def growth_rows(bench: Bench) -> list[Row]:
         # A flow may leave the range of float32, at once or at some length.
         tables = bench.works("growth", contestant.name, partial(_tables, bench, contestant)) or {}
         for length, turn in tables.items():
-            if not bench.works("growth", contestant.name, partial(_once, turn)):
+            if not bench.works("growth", contestant.name, partial(turn, 1)):
                 continue
             key = f"{contestant.name}, {length} positions"
             turns[key], named[key] = turn, {"contestant": contestant.name, "positions": length}
     bench.progress(f"growth: {len(turns)} tables in turn")
     times = bench.timed(turns, bench.settings.rounds) if turns else {}
     return [named[key] | summary(own) for key, own in times.items()]
-
-
-def _once(turn: Turn) -> bool:
-    turn(1)
-    return True
 
 
 def exponents(rows: Sequence[Row], settings: Settings) -> dict[str, float]:

@@ -39,8 +39,7 @@ class EncoderSpec:
         blocks: the numbers that the stack's blocks had in training.
         vocabulary: V, the words of the dictionary, special ones included.
         length_option: the option that sets ``max_positions``; empty: the side's option.
-        fills_length: whether input is usually as long as ``max_positions``, like pieces of running text,
-            or much shorter, like sentences.
+        usual_length: the usual number of input tokens, if it is known (pieces of running text), else 0.
         eval_law: what ``--position-eval`` changes.
     """
 
@@ -58,7 +57,7 @@ class EncoderSpec:
     chosen: tuple[int, ...] | None = None
     vocabulary: int = 1
     length_option: str = ""
-    fills_length: bool = False
+    usual_length: int = 0
     eval_law: EvalLaw | None = None
 
     @property
@@ -81,11 +80,6 @@ class EncoderSpec:
     def crosses(self) -> bool:
         """Return whether keys are source tokens and queries target tokens."""
         return self.streams == CROSS_STREAMS
-
-    @property
-    def usual_length(self) -> int:
-        """Return the usual number of input tokens, or 0 if it is not known."""
-        return self.max_positions if self.fills_length else 0
 
     @property
     def neutral(self) -> float:

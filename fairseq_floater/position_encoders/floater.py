@@ -67,10 +67,6 @@ class FlowPositions(PositionEncoder):
     solvers: dict[str, FlowSolver]
     num_updates = 0
 
-    @property
-    def solver(self) -> FlowSolver:
-        return self.solvers[""]
-
     def statistics(self) -> dict[str, Any]:
         of_flows = [solver.statistics() for solver in self.solvers.values()]
         joined = dict.fromkeys(name for one in of_flows for name in one)

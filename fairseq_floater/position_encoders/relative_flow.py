@@ -233,8 +233,9 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
 
     def trajectories(self, r0: Tensor, distances: Tensor) -> Tensor:
         num_tokens = math.ceil(distances[-1].item()) + 1
-        engine = self.solver.engine(self.dynamics, r0, self.training, self.num_updates, num_tokens)
-        return self.solver.solve(self.dynamics, r0, self.clock.times(distances), **engine)
+        solver = self.solvers[""]
+        engine = solver.engine(self.dynamics, r0, self.training, self.num_updates, num_tokens)
+        return solver.solve(self.dynamics, r0, self.clock.times(distances), **engine)
 
 
 class RelativeRotationPositions(DistanceFlow):

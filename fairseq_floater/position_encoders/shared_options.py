@@ -189,7 +189,7 @@ def has_base(args: Any, side: str | None = None) -> bool:
         args: the model's options, complete.
         side: source or target; None: either.
     """
-    if side is not None and args.position_sides not in (BOTH, side):
+    if side is not None and not has_positions(args, side):
         return False
     if getattr(args, "no_token_positional_embeddings", False) or args.position_base == "drop":
         return False

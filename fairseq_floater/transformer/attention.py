@@ -16,8 +16,13 @@ import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor
 
-from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables, first_copies
-from fairseq_floater.position_encoders.hooks import IncrementalState as IncrementalState
+from fairseq_floater.position_encoders.hooks import (
+    NEUTRAL,
+    AttentionHooks,
+    IncrementalState,
+    Tables,
+    first_copies,
+)
 from fairseq_floater.position_encoders.shared_options import FLOAT32
 from fairseq_floater.transformer.decoding_cache import (
     Held,

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.hooks import (
     AttentionHooks,
+    IncrementalState,
     PositionBias,
     ProjectionBiases,
     Tables,
@@ -29,7 +30,7 @@ from fairseq_floater.position_encoders.hooks import (
 from fairseq_floater.position_encoders.in_attention import AttentionPart
 from fairseq_floater.position_encoders.shared_options import FLOAT32
 from fairseq_floater.position_encoders.signal import CROSS_QUERY_STREAMS, SELF_STREAMS
-from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
+from fairseq_floater.transformer.attention import PositionBiasedAttention
 from fairseq_floater.transformer.decoding_weights import prepare_projections
 from fairseq_floater.transformer.linear_attention import attention_class
 from fairseq_floater.transformer.masks import widen_masks

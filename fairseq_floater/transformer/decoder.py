@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import CROSS_STREAMS
 from fairseq_floater.position_encoders.eval_law import EvalLaw
+from fairseq_floater.position_encoders.hooks import IncrementalState
 from fairseq_floater.position_encoders.in_attention import AttentionPositions
 from fairseq_floater.position_encoders.segments import segment_reader
 from fairseq_floater.position_encoders.shared_options import FLOAT32, OFF
@@ -26,7 +27,7 @@ from fairseq_floater.position_encoders.signal import (
     decoder_streams,
 )
 from fairseq_floater.position_encoders.transforms import Tokens, Warp
-from fairseq_floater.transformer.attention import IncrementalState, PositionBiasedAttention
+from fairseq_floater.transformer.attention import PositionBiasedAttention
 from fairseq_floater.transformer.blocks import PositionBiasedDecoderBlock, source_is_cached
 from fairseq_floater.transformer.decoding_cache import NewOrder, changed_tokens, read_token
 from fairseq_floater.transformer.decoding_weights import prepare_projections

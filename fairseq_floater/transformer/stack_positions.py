@@ -97,6 +97,7 @@ def _chosen_blocks(cfg: Any) -> tuple[int, ...] | None:
 def _spec(
     stack: Any, cfg: Any, streams: tuple[str, ...], side: str, shape: Any, blocks: list[int]
 ) -> EncoderSpec:
+    max_positions = _max_positions(cfg, side, streams)
     return EncoderSpec(
         streams=streams,
         combine=cfg.position_combine if has_positions(cfg, side) else ADD,
@@ -106,13 +107,13 @@ def _spec(
         dim=shape.embed_dim,
         target=cfg.position_target,
         side=side,
-        max_positions=_max_positions(cfg, side, streams),
+        max_positions=max_positions,
         padding_idx=stack.padding_idx,
         base=stack.embed_positions is not None,
         options=encoder_options(cfg),
         vocabulary=stack.embed_tokens.num_embeddings,
         length_option=stack.length_option,
-        fills_length=stack.fills_length,
+        usual_length=max_positions if stack.fills_length else 0,
         eval_law=stack.eval_law,
     )
 

@@ -263,10 +263,10 @@ def test_encoders_without_a_flow_log_nothing():
 def test_a_frozen_flow_is_solved_in_training_as_in_evaluation():
     frozen = model(floater_freeze=True)
     step(frozen)
-    chosen = [encoder.solver._chosen for _, _, encoder in signals(frozen)]
+    chosen = [encoder.solvers[""]._chosen for _, _, encoder in signals(frozen)]
     tables = [encoder._kept[torch.float32, 1] for _, _, encoder in signals(frozen)]
     with torch.no_grad():
         log_probs(frozen.eval(), source_batch(), target_batch())
-    assert chosen == [encoder.solver._chosen for _, _, encoder in signals(frozen)]
+    assert chosen == [encoder.solvers[""]._chosen for _, _, encoder in signals(frozen)]
     for before, (_, _, encoder) in zip(tables, signals(frozen)):
         assert torch.equal(before, encoder._kept[torch.float32, 1])
