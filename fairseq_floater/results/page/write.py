@@ -172,8 +172,10 @@ def _by_length(work: Work) -> Iterator[Chart]:
     whole = {name.partition(",")[0] for name in parts} | {ALL if work.is_short_to_long else ""}
     groups = [group for group in work.groups if group.name not in whole]
     groups.sort(key=lambda group: group.name in parts)  # the trained lengths come first
-    below = ["" if parts else group.mean for group in groups]  # parts leave no room for it
-    ticks = [Tick(i, parts.get(g.name, g.name), below[i]) for i, g in enumerate(groups)]
+    # Parts leave no room for means, nor beside them for the name of a whole test set.
+    whole_texts = [("", g.name) if parts else (g.name, g.mean) for g in groups]
+    texts = [(parts[g.name], "") if g.name in parts else w for g, w in zip(groups, whole_texts)]
+    ticks = [Tick(i, text, below) for i, (text, below) in enumerate(texts)]
     by, axis = "test set", "test set"
     if work.is_short_to_long:
         by, axis = "source length", "source length in tokens"
