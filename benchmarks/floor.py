@@ -8,7 +8,7 @@ Letters: B sentences, S source and T target tokens of the padded batch, C channe
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -37,23 +37,18 @@ class Floor(NamedTuple):
 def measure_floor(settings: Settings, dtype: torch.dtype, repeats: int = 10) -> Floor:
     """Measure both rates, the best of ``repeats``: on the settings' device and in ``dtype``."""
     device, side = settings.device, settings.floor_side
-    on_gpu = device == "cuda"
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     one = torch.ones(side, side, device=device, dtype=dtype)
     rows = torch.ones(settings.floor_bytes // (side * one.element_size()), side, device=device)
     rows = rows.to(dtype)
     vector = one[0]
 
     def fastest(work: Callable[[], object]) -> float:
-        times = []
-        for _ in range(repeats):
-            if on_gpu:
-                torch.cuda.synchronize()
-            start = time.perf_counter()
+        def finish() -> None:
             work()
-            if on_gpu:
-                torch.cuda.synchronize()
-            times.append(time.perf_counter() - start)
-        return min(times)
+            synchronize()
+
+        return min(timeit.repeat(finish, synchronize, number=1, repeat=repeats))
 
     read = rows.numel() * rows.element_size() / fastest(lambda: torch.mv(rows, vector))
     return Floor(read, 2 * side**3 / fastest(lambda: torch.mm(one, one)))

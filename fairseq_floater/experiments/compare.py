@@ -206,25 +206,26 @@ class ComparisonTable(Table):
 
     def _files(self, entry: ListedSystem, folders: list[Path]) -> Iterator[str]:
         """Yield the options that name the results of a system and of its warm start under every seed."""
-        models: list[tuple[str, str, str, str | None]] = [("", entry.label, "", "")]
+        models = [("", entry.label, "", True)]
         if self.experiment.s2l.before and entry.system.stage == "finetune":
-            models.insert(0, (UNTRAINED, f"{entry.label}, before", BEFORE, BEFORE))
+            models.insert(0, (UNTRAINED, f"{entry.label}, before", BEFORE, True))
         for look in self._finished_looks(entry, folders):
-            losses_of = look.mark if look.changes_losses else None
-            models.append((look.mark, f"{entry.label}, {look.name}", look.mark, losses_of))
+            models.append(
+                (look.mark, f"{entry.label}, {look.name}", look.mark, look.changes_losses)
+            )
         options = {
             "test": ("--hypotheses", "--losses"),
             "test_short": ("--short", "--short-losses"),
         }
-        for ending, label, mark, losses_of in models:
+        for ending, label, mark, has_losses in models:
             name = entry.system.name + ending
             yield from ("--label", f"{name}={label}")
             for folder in folders:
                 for test, (hypotheses, losses) in options.items():
                     if test in self.experiment.config.data.tests:
                         yield from (hypotheses, f"{name}={folder}/generate.{test}{mark}.txt")
-                        if losses_of is not None:  # else the system's loss would have two rows
-                            yield from (losses, f"{name}={folder}/losses.{test}{losses_of}.txt")
+                        if has_losses:  # else the system's loss would have two rows
+                            yield from (losses, f"{name}={folder}/losses.{test}{mark}.txt")
 
     def _finished_looks(self, entry: ListedSystem, folders: list[Path]) -> Iterator[Look]:
         """Yield the looks with which all runs in ``folders`` have translated; ``--only`` may skip some."""

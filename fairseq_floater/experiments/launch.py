@@ -34,15 +34,13 @@ class CommandError(UserError):
 class StoppedError(SystemExit):
     """A signal told this process to stop. The same command resumes the work."""
 
-    def __init__(self) -> None:
-        super().__init__(143)
+    code = 143
 
 
 class BusyError(SystemExit):
     """Another process is at work on the same run."""
 
-    def __init__(self) -> None:
-        super().__init__(75)
+    code = 75
 
 
 def _word(word: Any) -> str:

@@ -51,9 +51,7 @@ class Results:
         rows = [[label, *self._cells(run, len(names))] for run, label in zip(self.runs, labels)]
         notes = ["", "BLEU with its 95 % bootstrap interval; length: hypothesis / reference."]
         systems = [
-            f"{label}: {run.signature}"
-            for run, label in zip(self.runs, self.labels.values())
-            if run.signature
+            f"{label}: {run.signature}" for run, label in zip(self.runs, labels) if run.signature
         ]
         return "\n".join([*markdown_table(heads, rows), *notes, *sorted(signatures), *systems])
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 import math
 import os
 
-from fairseq_floater.evaluation.s2l.report import S2LScores
+from fairseq_floater.evaluation.s2l.report import KINDS, S2LScores
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure, rows_of_bars
 
 _MOST_BARS = 9  # systems whose bars can be told apart
 _MOST_WITH_UNIT = 6  # groups whose names leave room for the word "sentences"
 AS_TRAINED = "as trained"
-_TITLES = {
-    "bleu": "BLEU",
-    "exact": "exact match",
-    "loss": "loss, bits per token",
-    "score": "score",
-}
+_TITLES = {kind: title for kind, (title, _) in KINDS.items()} | {"loss": "loss, bits per token"}
 
 
 def plot_s2l(report: S2LScores, path: str | os.PathLike[str]) -> None:

@@ -18,7 +18,7 @@ TOLD_LENGTH = ".told_length"
 #: If less BLEU than this is lost past the trained length, early stopping's share is noise.
 LEAST_LOST_BLEU = 1.0
 #: The measures that systems are scored by: title in tables, and digits.
-_KINDS = {
+KINDS = {
     "bleu": ("BLEU", 1),
     "exact": ("exact match", 3),
     "loss": ("loss", 2),
@@ -86,7 +86,7 @@ class S2LScores:
     def kinds(self) -> list[str]:
         """Return the measures that at least one system has; all have ``bleu``."""
         every = [score for by_system in self.scores.values() for score in by_system.values()]
-        return [kind for kind in _KINDS if any(getattr(score, kind) for score in every)]
+        return [kind for kind in KINDS if any(getattr(score, kind) for score in every)]
 
     def to_json_dict(self) -> dict[str, Any]:
         return {
@@ -119,7 +119,7 @@ class S2LScores:
         gain = ["against (p)"] if self.comparisons else []
         heads = ["system"]
         for kind in self.kinds:
-            heads += [_KINDS[kind][0], *gain]
+            heads += [KINDS[kind][0], *gain]
         heads += ["ratio", *(["cut off"] if self.length_limit else [])]
         tables = {
             name: [heads, *(self._cells(system, score) for system, score in scores.items())]
@@ -143,7 +143,7 @@ class S2LScores:
     def _cells(self, system: str, score: BinScore) -> list[str]:
         cells = [self.labels[system]]
         for kind in self.kinds:
-            mean, digits = getattr(score, kind), _KINDS[kind][1]
+            mean, digits = getattr(score, kind), KINDS[kind][1]
             cells.append(mean.format(digits) if mean else "-")
             if self.comparisons:
                 against = mean.gain.format(digits) if mean and mean.gain else "-"
@@ -181,7 +181,7 @@ class S2LScores:
         rows: list[list[str]] = []
         for after, before in self.untrained.items():
             for kind in self.kinds:
-                title, digits = _KINDS[kind]
+                title, digits = KINDS[kind]
                 row = [self.labels[after] if kind == "bleu" else "", title]
                 for by_system in self.scores.values():
                     means = (getattr(by_system.get(name), kind, None) for name in (before, after))
