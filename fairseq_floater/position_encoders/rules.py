@@ -232,11 +232,6 @@ def _of_cross_attention(
             "`--position-cross` must be off with `--linear-cross` and `--no-cross-attention`: there are no "
             "logits of cross-attention."
         )
-    if options.get("bias_direction") == "heads":
-        yield (
-            "`--bias-direction` must not be heads with `--position-cross`: a target token past the source's "
-            "end would see no key in half of the heads."
-        )
     if ratio != int(ratio) and not encoder.takes_stretch(options):
         yield (
             f"`--position-cross-ratio` must be a whole number with --position-encoder {name} and these "

@@ -107,7 +107,6 @@ REFUSED = [
         },
         "needs stacks of equal width, but they have 32 and 64",
     ),
-    ("alibi", {"bias_direction": "heads", "position_cross": "relative"}, "must not be heads with"),
     ("floater", {**SINUSOID, "target": "qkv"}, "`--floater-start` must be zero with .* qkv"),
     ("floater", {**SINUSOID, **RELATIVE}, "`--floater-start` must be zero with .* relative"),
     ("floater", {**SINUSOID, "floater_time": "log"}, "`--floater-time` must not be log with"),
