@@ -19,7 +19,7 @@ from fairseq_floater.checkpoints.rebuild import architecture, build_model, famil
 from fairseq_floater.ode import Clock, PositionDynamics
 from fairseq_floater.position_encoders.floater import FloaterPositions
 from fairseq_floater.position_encoders.floater_options import solver_candidates
-from fairseq_floater.transformer.stack_positions import owned_parts
+from fairseq_floater.transformer.owners import positions_of
 
 # Positions on which the flows of a known motion are fitted, and their noisy copies.
 FITTED_POSITIONS = 256
@@ -121,17 +121,17 @@ def trained_flows(checkpoint: str) -> list[Flow]:
     state = load_checkpoint(checkpoint)
     args = model_args(state, checkpoint)
     model, family = build_model(state, args, checkpoint), family_of(architecture(args))
-    found = []
-    for stack_name, stack in family.stacks(model).items() if family else ():
-        for attribute, signal in stack.named_children():
-            if isinstance(signal, FloaterPositions):
-                name = f"trained: {stack_name} {'/'.join(signal.spec.streams)}"
-                candidates = solver_candidates(signal.spec.options)
-                for flow in signal.flows(owned_parts(stack, attribute)):
-                    block = f", block {flow.name}" if flow.name else ""
-                    p0 = torch.cat([part.initial() for part in flow.blocks]).detach()
-                    dynamics = flow.dynamics.float()
-                    found.append(Flow(name + block, dynamics, p0, signal.clock, candidates))
-    if not found:
+    flows = []
+    for positions in positions_of(family.stacks(model)) if family else ():
+        signal = positions.encoder
+        if isinstance(signal, FloaterPositions):
+            name = f"trained: {positions.stack} {'/'.join(signal.spec.streams)}"
+            candidates = solver_candidates(signal.spec.options)
+            for flow in signal.flows(positions.parts):
+                block = f", block {flow.name}" if flow.name else ""
+                p0 = torch.cat([part.initial() for part in flow.blocks]).detach()
+                dynamics = flow.dynamics.float()
+                flows.append(Flow(name + block, dynamics, p0, signal.clock, candidates))
+    if not flows:
         raise CheckpointError(f"{checkpoint} has no flow over positions.")
-    return found
+    return flows

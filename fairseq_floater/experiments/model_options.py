@@ -49,9 +49,8 @@ def parse_training(arguments: list[str], config: Path, stage: str) -> argparse.N
     """
     rule = f"{config}: fairseq-train refuses the options of {stage}"
     args = _parsed(fairseq_options.get_training_parser, arguments, rule)
-    if blocks := getattr(
-        args, "position_blocks", None
-    ):  # the model's build would refuse them later
+    # Building the model would refuse a missing block too, but only after the donor has trained.
+    if blocks := getattr(args, "position_blocks", None):
         depth = max(args.encoder_layers, getattr(args, "decoder_layers", 0))
         try:
             check_depth(block_numbers(blocks), depth)

@@ -40,6 +40,8 @@ class RescaledModule(nn.Module):
 
     def __init__(self, lr_scale: float = 1.0):
         super().__init__()
+        if not lr_scale > 0:
+            raise ValueError(f"`lr_scale` must be positive, but is {lr_scale} instead.")
         self.lr_scale = float(lr_scale)
 
     def scaled(self, parameter: Tensor) -> Tensor:
@@ -84,6 +86,8 @@ class PositionDynamics(RescaledModule):
         self, dim: int, time_scale: float = 1.0, lr_scale: float = 1.0, autonomous: bool = False
     ):
         super().__init__(lr_scale)
+        if not time_scale > 0:
+            raise ValueError(f"`time_scale` must be positive, but is {time_scale} instead.")
         self.dim = dim
         self.time_scale = float(time_scale)
         columns = dim if autonomous else dim + 1

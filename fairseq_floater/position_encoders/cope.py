@@ -92,8 +92,8 @@ class CopePart(AttentionPart):
         counted = ahead.flip(-1).cumsum(-1).flip(-1)
         if self.spec.causal:
             return counted
-        behind = gates.masked_fill(distances > 0, 0.0).cumsum(-1)
-        return torch.where(distances < 0, behind, counted)
+        after = gates.masked_fill(distances > 0, 0.0).cumsum(-1)
+        return torch.where(distances < 0, after, counted)
 
 
 class CopePositions(WithoutTable):

@@ -54,8 +54,8 @@ class ForgetPart(AttentionPart):
         of_queries = sums.gather(-1, slots.expand(*sums.shape[:2], -1))
         passed = of_queries[..., None] - sums[:, :, None]  # [B, H or 2 H, T, S]
         if not self.spec.causal:
-            before, behind = passed.chunk(2, dim=1)
-            passed = torch.where(distances < 0, -behind, before)
+            before, after = passed.chunk(2, dim=1)
+            passed = torch.where(distances < 0, -after, before)
         # Keys that a causal mask hides have sums above 0. float16 must hold these and the lowest sum.
         return self.gate(passed.clamp(HIDING_BIAS, 0.0).to(q.dtype))
 

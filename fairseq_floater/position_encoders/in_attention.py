@@ -181,12 +181,12 @@ def directed(bias: Callable[[Tensor], Tensor], distances: Tensor, spec: EncoderS
         [N, H]; keys after the query have distances below 0, which a decoder does not have.
     """
     direction = "mirror" if spec.causal else spec.options["bias_direction"]
-    behind = distances < 0
+    after = distances < 0
     if direction == "offset":
-        return bias(distances.abs() - 0.5 * behind)
+        return bias(distances.abs() - 0.5 * after)
     biases = bias(distances.abs())
     if direction == "heads":
         odd = torch.arange(biases.size(1), device=biases.device) % 2 == 1
-        hidden = torch.where(odd, (distances > 0)[:, None], behind[:, None])
+        hidden = torch.where(odd, (distances > 0)[:, None], after[:, None])
         biases = biases.masked_fill(hidden, HIDING_BIAS)
     return biases

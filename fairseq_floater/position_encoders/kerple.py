@@ -66,10 +66,10 @@ class KerplePositions(DistanceBias):
     def biases(self, distances: Tensor) -> Tensor:
         is_power = self.spec.options["kerple_kernel"] == "power"
         highest = LARGEST_EXPONENT if is_power else float("inf")
-        behind = (distances < 0).long()
+        after = (distances < 0).long()
         length = distances.abs()[:, None]
-        r1 = ClampKeepingGradient.apply(self.r[0].float(), SMALLEST, highest)[behind]  # [N, H]
-        r2 = ClampKeepingGradient.apply(self.r[1].float(), SMALLEST, float("inf"))[behind]
+        r1 = ClampKeepingGradient.apply(self.r[0].float(), SMALLEST, highest)[after]  # [N, H]
+        r2 = ClampKeepingGradient.apply(self.r[1].float(), SMALLEST, float("inf"))[after]
         if is_power:
             # Below this bias no key has any weight, and float16 overflows.
             return (-r2 * length**r1).clamp(min=HIDING_BIAS)
