@@ -60,5 +60,6 @@ def _check(value: Any, shape: Any, place: str) -> None:
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
+    escaped = ([cell.replace("|", r"\|") for cell in cells] for cells in (heads, *rows))
+    lines = [f"| {' | '.join(cells)} |" for cells in escaped]
     return [lines[0], "|---" * len(heads) + "|", *lines[1:]]

@@ -87,7 +87,7 @@ class Info:
                 *("yes" if row[key] else "no" for key in marks),
                 *(f"{row[key]:,}" for key in counts),
                 ", ".join(row["costs"]) or "-",
-                row["formula"].replace("|", r"\|"),
+                row["formula"],
             ]
             for row in self.encoders
         ]
