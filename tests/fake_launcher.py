@@ -39,6 +39,26 @@ class FakeLauncher(Launcher):
             Path(words[words.index("--json") + 1]).write_text(json.dumps(result))
 
 
+class Laboratory(FakeLauncher):
+    """Write the files that the commands of a comparison would write."""
+
+    def run(self, words, *, output=None, **places):
+        super().run(words, output=output, **places)
+        words = [str(word) for word in words]
+        if self.steps[-1] == "prepare":
+            data = places["log"].parent / "data"
+            (data / "bin").mkdir(exist_ok=True)
+            (data / "summary.json").write_text("{}")
+            numbers = {"test": "test", "test_short": "test1", "test_long": "test1"}
+            (data / "tests.json").write_text(json.dumps(numbers))
+        elif "split" in words:
+            split = places["log"].parent / "split"
+            split.mkdir(exist_ok=True)
+            (split / "split.json").write_text('{"kept": {"train": {"longest_source": 23}}}')
+        elif self.steps[-1] in ("s2l", "compare"):
+            self.scored = words
+
+
 def _step(words):
     """Return a command's step: ``train floater-all-qkv``, ``warm-start``, ``generate test1``, ..."""
     if words[0] == "bash":

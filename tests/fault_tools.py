@@ -7,7 +7,7 @@ import sys
 import yaml
 from faults import FLOATER, Tool
 from helpers import save_donor
-from toy import ROOT, floater
+from toy import ROOT, floater, tiny_config
 
 TINY = "floater_transformer_tiny"
 LANGUAGES = ("--src", "en", "--tgt", "de")
@@ -25,7 +25,10 @@ _PLOT = (*FLOATER, "plot", "positions", "in/floater.pt", "out/positions.png")
 _PLOT += ("--json", "out/positions.json")
 _NUMBERS = (*FLOATER, "numbers", "out/raw", "--force", "--train", "2000")
 _TABLE = (*FLOATER, "table", "in/results", "--figure", "out/scores.png", "--json", "out/table.json")
+_BENCHMARK = (sys.executable, "-m", "benchmarks", "speed", "--quick", "--parts", "update")
+_BENCHMARK += ("--rounds", "1", "--json", "out/benchmark.json", "--plot", "out/benchmark.svg")
 _PROTOCOL = ("bash", ROOT / "scripts" / "protocol.sh", "in/tiny.yaml", "--encoder", "floater")
+_S2L_SCRIPT = ("bash", ROOT / "scripts" / "s2l.sh", "in/s2l.yaml")
 # Not checked after a kill: fairseq copies checkpoints in place, and a run's record changes.
 _COPIED = ("checkpoint_best.pt", "checkpoint_last.pt", "run.json")
 
@@ -40,22 +43,7 @@ TOOLS = {
         Tool("warm-start", _WARM, older=(*_WARM, "--seed", "2")),
         Tool("table", _TABLE),
         Tool("plot positions", (*_PLOT, "--length", "40"), older=(*_PLOT, "--length", "30")),
-        Tool(
-            "benchmark",
-            (
-                sys.executable,
-                "-m",
-                "benchmarks",
-                "speed",
-                "--quick",
-                "--parts",
-                "update",
-                "--rounds",
-                "1",
-            )
-            + ("--json", "out/benchmark.json", "--plot", "out/benchmark.svg"),
-            varies=("benchmark.json", "benchmark.svg"),
-        ),
+        Tool("benchmark", _BENCHMARK, varies=("benchmark.json", "benchmark.svg")),
         Tool(
             "prepare_text.sh",
             ("bash", ROOT / "scripts" / "prepare_text.sh", "in/raw", "out/data", *LANGUAGES)
@@ -71,15 +59,7 @@ TOOLS = {
         ),
         Tool(
             "s2l.sh",
-            (
-                "bash",
-                ROOT / "scripts" / "s2l.sh",
-                "in/s2l.yaml",
-                "--work",
-                "out/work",
-                "--jobs",
-                "2",
-            ),
+            (*_S2L_SCRIPT, "--work", "out/work", "--jobs", "2"),
             copied=_COPIED,
             varies=("average.json", "run.json", "s2l.svg"),
             writing="checkpoint*",
@@ -108,8 +88,8 @@ def make_inputs(folder):
     (folder / "checkpoints").mkdir()
     for number in (1, 2, 3):
         save_donor(folder / "checkpoints" / f"checkpoint{number}.pt", seed=number)
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(_tiny("numbers_en_de.yaml", 2)))
-    short = _tiny("numbers_s2l.yaml", 1)
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(tiny_config("numbers_en_de.yaml", 2)))
+    short = tiny_config("numbers_s2l.yaml", 1)
     short["data"]["numbers"].update({"test": 20, "test-long": 80})
     systems = ["--encoder sinusoidal --blocks input --scratch", "--encoder none --scratch"]
     short["s2l"].update({"edges": [24, 36], "max-per-bin": 6, "systems": systems})
@@ -124,17 +104,3 @@ def _write_hypotheses(path, references, seed):
     lines = references.read_text().splitlines()
     kept = (" ".join(w for w in line.split() if words.random() > 0.3) for line in lines)
     path.write_text("".join(f"{line}\n" for line in kept))
-
-
-def _tiny(name, epochs):
-    """Return a configuration that trains in seconds."""
-    settings = yaml.safe_load((ROOT / "configs" / name).read_text())
-    settings["data"]["numbers"].update({"train": 400, "valid": 30, "test": 12, "test-long": 10})
-    settings["data"]["vocab"] = 130
-    settings["shape"].update({"encoder-embed-dim": 32, "encoder-ffn-embed-dim": 32})
-    settings["optimisation"].update({"log-interval": 2, "warmup-updates": 4})
-    budget = {stage: {"max-epoch": epochs} for stage in ("donor", "finetune", "scratch")}
-    budget |= {"max-tokens": 1000, "tokens-per-update": 1000, "average": epochs}
-    settings["budget"].update(budget)
-    settings["generation"].update({"beam": 1, "max-len-a": 0, "max-len-b": 12})
-    return settings

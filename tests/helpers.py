@@ -52,17 +52,10 @@ def task():
     return Namespace(source_dictionary=words, target_dictionary=words)
 
 
-def build(
-    encoder=None, blocks="all", target="hidden", arch="floater_transformer_tiny", seed=0, **args
-):
+def build(encoder=None, blocks="all", target="hidden", arch=TINY, seed=0, **args):
     """Build a model through fairseq's registries; without ``encoder``, ``arch`` decides its positions."""
     if encoder is not None:
-        args = {
-            **options_of(target),
-            **args,
-            "position_encoder": encoder,
-            "position_blocks": blocks,
-        }
+        args = options_of(target) | args | {"position_encoder": encoder, "position_blocks": blocks}
     torch.manual_seed(seed)
     return models.build_model(Namespace(arch=arch, **args), task()).to(on_device.DEVICE)
 

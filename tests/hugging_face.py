@@ -72,6 +72,13 @@ def add_vocabulary(folder, kind):
     return folder
 
 
+def edited(name, **changes):
+    """Return a function that changes keys of a folder's JSON file."""
+    return lambda folder: (folder / name).write_text(
+        json.dumps({**json.loads((folder / name).read_text()), **changes})
+    )
+
+
 def tokens(kind, lengths=(LONGEST, 5, 11)):
     """Return token ids of Hugging Face's model, padded: [B, T], and the id of padding."""
     vocabulary = ROBERTA if kind == "roberta" else BERT

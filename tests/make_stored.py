@@ -56,14 +56,7 @@ CASES = {
             *("xpos", "kerple", "sandwich", "fire", "cope", "forget"),
         )
     },
-    "roberta-floater": (
-        *FLOW,
-        *FIRST_DEFAULT,
-        "--floater-delta",
-        "0.01",
-        "--floater-train",
-        "rest",
-    ),
+    "roberta-floater": (*FLOW, *FIRST_DEFAULT, "--floater-delta=0.01", "--floater-train=rest"),
     "roberta-t5": ("--position-encoder", "t5"),
     DONOR: (),
 }

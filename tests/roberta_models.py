@@ -12,16 +12,8 @@ from fairseq_floater.transformer.shapes import ROBERTA_SIZES
 
 TINY = "floater_roberta_tiny"
 #: the tiny shape by fairseq's option names; fairseq has no such architecture
-SHAPE = dict(
-    zip(
-        (
-            *("encoder_embed_dim", "encoder_layers"),
-            *("encoder_attention_heads", "encoder_ffn_embed_dim"),
-        ),
-        ROBERTA_SIZES[TINY],
-        strict=True,
-    )
-)
+_SIZES = ("embed_dim", "layers", "attention_heads", "ffn_embed_dim")
+SHAPE = {f"encoder_{n}": size for n, size in zip(_SIZES, ROBERTA_SIZES[TINY], strict=True)}
 FLAGS = [
     word for name, size in SHAPE.items() for word in ("--" + name.replace("_", "-"), str(size))
 ]
@@ -35,12 +27,7 @@ TRAINING = (
 def roberta(encoder=None, blocks="all", target=None, arch=TINY, seed=0, **args):
     """Build a model through fairseq's registries; without ``encoder``, ``arch`` decides its positions."""
     if encoder is not None:
-        args = {
-            **options_of(target),
-            **args,
-            "position_encoder": encoder,
-            "position_blocks": blocks,
-        }
+        args = options_of(target) | args | {"position_encoder": encoder, "position_blocks": blocks}
     args.setdefault("max_positions", 24)
     torch.manual_seed(seed)
     return models.build_model(Namespace(arch=arch, **args), task()).to(on_device.DEVICE)

@@ -39,6 +39,12 @@ def write_split(folder, split, sentences):
     builder.finalize(str(folder / f"{split}.idx"))
 
 
+def write_pairs(folder, lengths):
+    """Binarise training sentences en-de of these lengths in tokens, by language."""
+    for language, sizes in lengths.items():
+        write_split(folder, f"train.en-de.{language}", [sentence(size - 1, 0) for size in sizes])
+
+
 def write_labels(folder, split, labels, numbers):
     """Binarise one label a line."""
     folder.mkdir(parents=True, exist_ok=True)

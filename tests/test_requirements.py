@@ -109,16 +109,11 @@ def test_an_older_python_can_read_what_refuses_it():
         ast.parse((PACKAGE / f"{name}.py").read_text(), feature_version=(3, 9))
 
 
-def test_setup_asks_for_the_same_torch():
-    oldest = ".".join(map(str, requirements.OLDEST_TORCH))
-    assert f'"torch>={oldest}"' in (ROOT / "setup.py").read_text()
-
-
-def test_setup_asks_for_the_same_python():
-    assert (
-        f'python_requires=">={".".join(map(str, requirements.OLDEST_PYTHON))},'
-        in (ROOT / "setup.py").read_text()
-    )
+def test_setup_asks_for_the_same_python_and_torch():
+    text = (ROOT / "setup.py").read_text()
+    oldest = (requirements.OLDEST_PYTHON, requirements.OLDEST_TORCH)
+    python, torch = (".".join(map(str, version)) for version in oldest)
+    assert f'python_requires=">={python},' in text and f'"torch>={torch}"' in text
 
 
 def test_setup_installs_every_package_that_is_checked():

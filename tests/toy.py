@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import warm
+import yaml
 
 import fairseq_floater
 
@@ -190,6 +191,20 @@ def shared(tmp_path_factory):
             build(folder)
             whole.touch()
     return Experiment(folder)
+
+
+def tiny_config(name, epochs):
+    """Return a configuration that trains in seconds."""
+    settings = yaml.safe_load((ROOT / "configs" / name).read_text())
+    settings["data"]["numbers"].update({"train": 400, "valid": 30, "test": 12, "test-long": 10})
+    settings["data"]["vocab"] = 130
+    settings["shape"].update({"encoder-embed-dim": 32, "encoder-ffn-embed-dim": 32})
+    settings["optimisation"].update({"log-interval": 2, "warmup-updates": 4})
+    budget = {stage: {"max-epoch": epochs} for stage in ("donor", "finetune", "scratch")}
+    budget |= {"max-tokens": 1000, "tokens-per-update": 1000, "average": epochs}
+    settings["budget"].update(budget)
+    settings["generation"].update({"beam": 1, "max-len-a": 0, "max-len-b": 12})
+    return settings
 
 
 def hypotheses(output):

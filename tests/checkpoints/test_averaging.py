@@ -218,6 +218,9 @@ def test_a_broken_last_checkpoint_is_replaced_by_the_newest_whole_one(tmp_path):
     assert "missing; resuming from" in repair_last(folder)
     assert f"resuming from {last}" in repair_last(folder)
     best = folder / "checkpoint_best.pt"
+    best.write_bytes(b"half")  # without scores, the newest replaces it
+    assert "checkpoint_best.pt was damaged; replaced by" in repair_last(folder)
+    assert best.read_bytes() == (folder / "checkpoint2.pt").read_bytes()
     for file in (last, folder / "checkpoint1.pt"):
         state = load_checkpoint(file)
         state["extra_state"] |= {"val_loss": 2.0 + (file == last), "best": 2.0}

@@ -69,31 +69,17 @@ def test_conversions_that_are_exact(own_donor, convert, donor, into):
     assert "start    the donor's function" in report.format_text()
 
 
+NEW, DROPPED = (f"fairseq's own positions are {what}" for what in ("new", "left out"))
 NOT_EXACT = [
     ("rope", "t5", "the donor's rope is left out", 0),
     ("t5", "rope", "the donor's t5 is left out", 2),
     ("t5", "t5 --t5-buckets 16", "the donor's t5 is left out, --t5-buckets was 32 and is 16", 2),
     ("rope", "rope --rope-base 100", "--rope-base was 10000.0 and is 100.0", 0),
-    (
-        "rope",
-        "sinusoidal --position-blocks input",
-        "the donor's rope is left out, fairseq's own positions are new",
-        0,
-    ),
-    (
-        "floater",
-        "alibi",
-        "the donor's floater is left out, fairseq's own positions are left out",
-        27,
-    ),
-    ("sinusoidal blocks=input", "rope", "fairseq's own positions are left out", 0),
+    ("rope", "sinusoidal --position-blocks input", f"the donor's rope is left out, {NEW}", 0),
+    ("floater", "alibi", f"the donor's floater is left out, {DROPPED}", 27),
+    ("sinusoidal blocks=input", "rope", DROPPED, 0),
     ("sinusoidal blocks=input", "alibi --position-base keep", "alibi acts from the start", 0),
-    (
-        "learned blocks=input",
-        "sinusoidal",
-        "the donor's learned is left out, fairseq's own positions are new",
-        2,
-    ),
+    ("learned blocks=input", "sinusoidal", f"the donor's learned is left out, {NEW}", 2),
 ]
 
 

@@ -6,19 +6,12 @@ import sys
 import hugging_face
 import pytest
 import torch
+from hugging_face import edited
 from safetensors.torch import load_file
 
 from fairseq_floater.checkpoints.import_roberta import import_roberta
 from fairseq_floater.checkpoints.reading import load_checkpoint
 from fairseq_floater.cli import main
-
-
-def edited(name, **changes):
-    def edit(folder):
-        path = folder / name
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-    return edit
 
 
 def removed(name):

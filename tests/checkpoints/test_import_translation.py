@@ -4,7 +4,6 @@ The weights are random, because published ones are not at hand; no trainable wei
 """
 
 import itertools
-import json
 import re
 import shlex
 
@@ -14,6 +13,7 @@ import sentencepiece
 import torch
 import toy
 from fairseq.sequence_generator import SequenceGenerator
+from hugging_face import edited
 from marian import CASES, SMALL, TEXT, batches, expected, load, make, numbers, padding_before
 from oracles import transformers_module
 
@@ -149,17 +149,7 @@ def test_the_printed_commands_translate_and_convert(tmp_path, subwords, capsys, 
         "preprocess", *words, "--trainpref", "train", "--validpref", "valid", "--destdir", "DATA"
     )
     words = command(text, "fairseq-train")[:-1]  # without the dots
-    words += [
-        "--optimizer",
-        "adam",
-        "--lr",
-        "1e-4",
-        "--max-tokens",
-        "99",
-        "--max-epoch",
-        "2",
-        "--cpu",
-    ]
+    words += ["--optimizer", "adam", "--lr", "1e-4", "--max-tokens", 99, "--max-epoch", 2, "--cpu"]
     log = toy.fairseq("train", *words, "--save-dir", "run").stdout
     assert "loading pretrained model" in log
     assert load("run/checkpoint_last.pt")[0].decoder.positions.name == "rope"
@@ -180,12 +170,6 @@ def test_other_forms_of_a_folder(tmp_path, subwords):
     given = torch.cat([torch.full((3, 1), helpers.EOS), order[target[:, 1:]]], dim=1)
     found = helpers.log_probs(ours, order[source], given)[..., order]
     assert helpers.difference(found, expected(model, source, target)) <= TOLERANCE
-
-
-def edited(name, **changes):
-    return lambda folder: (folder / name).write_text(
-        json.dumps({**json.loads((folder / name).read_text()), **changes})
-    )
 
 
 BAD = {

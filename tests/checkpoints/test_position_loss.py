@@ -162,21 +162,26 @@ def refused(error, sentence, *words, **options):
         position_loss(*words, **{"bins": BINS, **options})
 
 
-def test_a_bin_that_no_token_reaches(tmp_path, checkpoint):
-    write_text(tmp_path / "short", [20] * 30)  # no two fit into a block
-    sentence = r"predict at 22 to 31 \(the last one is at \d+\); choose other --bins"
-    refused(CheckpointError, sentence, checkpoint, tmp_path / "short", bins=[8, 22, LONGEST])
+@pytest.mark.parametrize(
+    ("lengths", "bins", "sentence"),
+    [
+        # No two of these lines fit into a block.
+        ([20] * 30, [8, 22, LONGEST], r"predict at 22 to 31 \(the last one is at \d+\)"),
+        ([1], [4], r"predict at 0 to 3 \(there is none\)"),  # 3 tokens, of which seed 0 masks none
+        ([40] * 3, BINS, "No line of valid fits"),
+    ],
+)
+def test_text_without_a_token_to_measure(tmp_path, checkpoint, lengths, bins, sentence):
+    write_text(tmp_path / "other", lengths)
+    refused(CheckpointError, sentence, checkpoint, tmp_path / "other", bins=bins, seed=0)
 
 
-def test_text_without_a_masked_token(tmp_path, checkpoint):
-    write_text(tmp_path / "tiny", [1])  # 3 tokens, of which seed 0 masks none
-    sentence = r"predict at 0 to 3 \(there is none\)"
-    refused(CheckpointError, sentence, checkpoint, tmp_path / "tiny", bins=[4], seed=0)
-
-
-def test_a_split_without_blocks(tmp_path, checkpoint):
-    write_text(tmp_path / "long", [40] * 3)
-    refused(CheckpointError, "No line of valid fits", checkpoint, tmp_path / "long")
+def test_options_that_do_not_fit(data, checkpoint):
+    sentence = "must be at most the 32 positions of .*model.pt, but is 33; warm-start"
+    refused(UsageError, sentence, checkpoint, data, bins=[8, 33])
+    refused(UsageError, sentence, checkpoint, data, tokens_per_sample=33)
+    refused(UsageError, "must be rising numbers, but is 8,4", checkpoint, data, bins=[8, 4])
+    refused(CheckpointError, "There is no .*test.idx", checkpoint, data, split="test")
 
 
 def test_data_of_another_dictionary(tmp_path, checkpoint):
@@ -198,20 +203,6 @@ def test_an_imported_models_dictionary_is_compared(tmp_path, data, checkpoint):
     lines = (tmp_path / "dict.txt").read_text().splitlines()
     (tmp_path / "dict.txt").write_text("\n".join(lines[::-1]) + "\n")
     refused(CheckpointError, "is not .*dict.txt, which .* was trained with", checkpoint, data)
-
-
-def test_blocks_longer_than_the_models_table(data, checkpoint):
-    sentence = "must be at most the 32 positions of .*model.pt, but is 33; warm-start"
-    refused(UsageError, sentence, checkpoint, data, bins=[8, 33])
-    refused(UsageError, sentence, checkpoint, data, tokens_per_sample=33)
-
-
-def test_a_split_that_is_not_there(data, checkpoint):
-    refused(CheckpointError, "There is no .*test.idx", checkpoint, data, split="test")
-
-
-def test_no_checkpoint(tmp_path, data):
-    refused(CheckpointError, "There is no checkpoint", tmp_path / "none.pt", data)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +234,3 @@ def test_bins_that_are_no_numbers(capsys, bins):
     with pytest.raises(SystemExit):
         main(["position-loss", "model.pt", "data", "--bins", bins])
     assert "--bins" in capsys.readouterr().err
-
-
-def test_bins_that_do_not_grow(data, checkpoint):
-    refused(UsageError, "must be rising numbers, but is 8,4", checkpoint, data, bins=[8, 4])

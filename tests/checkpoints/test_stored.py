@@ -106,24 +106,6 @@ def test_official_fairseqs_checkpoint_is_a_donor(target, further, tmp_path):
     assert_outputs(outputs(model, task), EXPECTED[DONOR], TOLERANCE)
 
 
-# The script that makes them.
-
-
-def test_what_is_stored_is_not_overwritten(capsys):
-    before = {path: path.read_bytes() for path in STORED.iterdir()}
-    assert make_stored.main(["rnn"]) == 1
-    assert "rnn: stored already; --force overwrites" in capsys.readouterr().err
-    assert make_stored.main([]) == 0  # nothing is missing
-    assert {path: path.read_bytes() for path in STORED.iterdir()} == before
-
-
-def test_only_official_fairseq_makes_the_donor(capsys):
-    before = (STORED / f"{DONOR}.pt.xz").read_bytes()
-    assert make_stored.main([DONOR, "--force"]) == 1
-    assert f"{DONOR}: not with" in capsys.readouterr().err
-    assert (STORED / f"{DONOR}.pt.xz").read_bytes() == before
-
-
 def test_the_comparison_sees_other_numbers_words_and_scores():
     stored = EXPECTED["rnn"]
     for change in (

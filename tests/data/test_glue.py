@@ -114,15 +114,6 @@ def test_files_may_be_gzipped(name, vocabulary, tmp_path):
         assert plain == gzipped
 
 
-def test_label_dictionaries_are_those_of_the_task_whatever_is_frequent(vocabulary, tmp_path):
-    write_raw(tmp_path / "raw", "MNLI")
-    for name in ("train", "dev_matched", "dev_mismatched"):
-        (tmp_path / "raw" / "MNLI" / f"{name}.tsv").write_text(lines_of("MNLI", ["entailment"] * 3))
-    glue.prepare("MNLI", tmp_path / "raw", tmp_path / "out", vocabulary)
-    labels = (tmp_path / "out" / "label" / "dict.txt").read_text()
-    assert labels == "contradiction 1\nneutral 1\nentailment 1\n"
-
-
 @pytest.mark.parametrize("ids", ["dev_ids.tsv", "mrpc_dev_ids.tsv"])
 def test_mrpc_may_come_as_microsofts_file_and_the_ids_of_dev(ids, vocabulary, tmp_path):
     head, line, *_ = FORMS["MRPC"]

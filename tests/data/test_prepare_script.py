@@ -158,10 +158,3 @@ def test_the_script_fails_in_one_sentence(numbers: Path, tmp_path: Path) -> None
     assert nowhere[-1] == f"floater prepare: There is no folder {tmp_path / 'none'}."
     unwritable = script(numbers, tmp_path / "file" / "out", *VOCAB, code=1).stderr.splitlines()
     assert re.fullmatch(r"floater prepare: \S+/file/out\S*: Not a directory\.", unwritable[-1])
-
-
-def test_the_script_refuses_bad_usage(numbers: Path, tmp_path: Path) -> None:
-    refused = script(numbers, tmp_path / "out", *VOCAB, "--fast", code=2)
-    assert "unrecognized arguments: --fast" in refused.stderr
-    assert "example:" in script("--help").stdout
-    assert not (tmp_path / "out").exists()

@@ -22,11 +22,6 @@ from fairseq_floater.data.sentencepiece_subwords import (
 from fairseq_floater.data.subwords import encode_split
 
 
-def test_the_model_is_the_same_every_time(numbers: Path, model: Path, tmp_path: Path) -> None:
-    learn(numbers, tmp_path / "again.model", 60)
-    assert (tmp_path / "again.model").read_bytes() == model.read_bytes()
-
-
 def test_long_text_is_sampled_evenly(
     numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import itertools
 from pathlib import Path
 
 import pytest
+from prepared_text import text_lines as lines
 
 from fairseq_floater.cli import main
 from fairseq_floater.data import scan
@@ -17,10 +18,6 @@ from fairseq_floater.data.wmt14.sources import Archive
 SPLITS = ("train", "valid", "test_short", "test")
 SIZES = {"train": 400, "valid": 40, "test_short": 60, "test": 60}
 SMALL = ("--train", "400", "--valid", "40", "--test", "60")
-
-
-def lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def pairs(folder: Path, split: str) -> list[tuple[str, str]]:

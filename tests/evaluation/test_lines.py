@@ -10,7 +10,6 @@ from sacrebleu.metrics import BLEU, CHRF
 from fairseq_floater.evaluation import metrics
 from fairseq_floater.evaluation.bleu import score
 from fairseq_floater.evaluation.hypotheses import read_hypotheses
-from fairseq_floater.evaluation.lines import TextFile
 from fairseq_floater.evaluation.metrics import score_of_sums, sentence_counts
 
 WORDS = ["der", "die", "das", "Haus", "Hund", "sitzt", "läuft", "auf", "unter", "vor", "dem", "."]
@@ -19,15 +18,6 @@ WORDS = ["der", "die", "das", "Haus", "Hund", "sitzt", "läuft", "auf", "unter",
 def sentences(count, seed=1):
     words = random.Random(seed)
     return [" ".join(words.choices(WORDS, k=words.randint(1, 12))) for _ in range(count)]
-
-
-@pytest.mark.parametrize("end", ["", "\r\n"])
-def test_lines_are_split_and_their_ends_noted(tmp_path, end):
-    path = tmp_path / "lines"
-    path.write_bytes(f"\ufefferste\r\nzweite\n\nvierte äöü{end}".encode())
-    file = TextFile(path)
-    assert file.lines == ["erste", "zweite", "", "vierte äöü"]
-    assert file.ends_in_newline == bool(end)
 
 
 def test_pipes_can_be_scored(tmp_path):

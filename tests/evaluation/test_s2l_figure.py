@@ -8,19 +8,23 @@ from fairseq_floater.evaluation.s2l.figure import _lines, plot_s2l
 from fairseq_floater.evaluation.s2l.report import S2LScores
 
 
+def report_of(labels, scores):
+    """A report of one group, with a (BLEU, loss) for each label."""
+    report = S2LScores("split", labels, None, "nrefs:1", "tokens", 1000, 1, None)
+    report.sentences = report.mean_length = {"all": 10}
+    found = (BinScore(bleu, loss, 50.0, 1.0, None) for bleu, loss in scores)
+    report.scores["all"] = dict(zip(labels, found))
+    return report
+
+
 def test_many_systems_have_a_line_each_in_the_figure(tmp_path):
     """Bars of more than nine systems cannot be told apart, so the figure grows with the systems instead."""
 
     def drawn(systems, has_loss=True):
         labels = {f"s{number}": f"system {number}" for number in range(systems)}
-        report = S2LScores("split", labels, None, "nrefs:1", "tokens", 1000, 1, None)
-        report.sentences = report.mean_length = {"all": 10}
-        report.scores["all"] = {}
-        for number, name in enumerate(labels):
-            measure = SeedMean(number, (number - 1, number + 1), [number, number + 0.5], None)
-            loss = measure if has_loss else None
-            report.scores["all"][name] = BinScore(measure, loss, 50.0, 1.0, None)
-        plot_s2l(report, tmp_path / "f.png")
+        means = (SeedMean(n, (n - 1, n + 1), [n, n + 0.5], None) for n in range(systems))
+        scores = [(mean, mean if has_loss else None) for mean in means]
+        plot_s2l(report_of(labels, scores), tmp_path / "f.png")
         return struct.unpack(">II", (tmp_path / "f.png").read_bytes()[16:24])  # width and height
 
     (_, two), (width, twelve), (same, forty) = drawn(2), drawn(12), drawn(40, has_loss=False)
@@ -30,13 +34,9 @@ def test_many_systems_have_a_line_each_in_the_figure(tmp_path):
 
 def test_a_system_without_a_loss_has_its_line_in_the_figure_too(tmp_path):
     labels = {f"s{number}": f"system {number}" for number in range(12)}
-    report = S2LScores("split", labels, None, "nrefs:1", "tokens", 1000, 1, None)
-    report.sentences = report.mean_length = {"all": 10}
     score = SeedMean(1, None, [1], None)
     losses = [None, *(SeedMean(-number, None, [1], None) for number in range(11))]
-    scores = (BinScore(score, loss, 50.0, 1.0, None) for loss in losses)
-    report.scores["all"] = dict(zip(labels, scores))
-    plot_s2l(report, tmp_path / "f.svg")
+    plot_s2l(report_of(labels, [(score, loss) for loss in losses]), tmp_path / "f.svg")
     drawn = re.findall("<!-- (system .*) -->", (tmp_path / "f.svg").read_text())
     assert drawn == [f"system {number}" for number in (*range(11, 0, -1), 0)] * 2
 
@@ -45,11 +45,8 @@ def test_further_translations_stand_in_the_line_of_their_model(tmp_path):
     """A system's name may itself hold a point, as that of a stretched system does."""
     systems = {f"s{number}-1.5": f"system {number}" for number in range(6)}
     looks = {f"{name}.cap_80": f"{label}, cap:80" for name, label in systems.items()}
-    report = S2LScores("split", systems | looks, None, "nrefs:1", "tokens", 1000, 1, None)
-    report.sentences = report.mean_length = {"all": 10}
-    score = SeedMean(1, None, [1], None)
-    report.scores["all"] = {name: BinScore(score, None, 5.0, 1.0, None) for name in report.labels}
-    plot_s2l(report, tmp_path / "f.svg")
+    scores = [(SeedMean(1, None, [1], None), None)] * 12
+    plot_s2l(report_of(systems | looks, scores), tmp_path / "f.svg")
     text = re.findall("<!-- ((?:system|as|cap).*) -->", (tmp_path / "f.svg").read_text())
     assert text == [*systems.values(), "as trained", "cap:80"]
 

@@ -154,8 +154,3 @@ def test_answers_to_everything_are_warned_of(files, write, capsys):
     assert capsys.readouterr().err == ""
     assert score(everything, files[1], nothing).fields["NoAns_exact"] == 0
     assert "every prediction is an answer" in capsys.readouterr().err
-
-
-def test_a_missing_file_is_named(files, tmp_path):
-    done = floater("squad", "score", tmp_path / "no", "--references", files[1], code=1)
-    assert done.stderr == f"floater squad score: {tmp_path / 'no'}: No such file or directory.\n"

@@ -1,14 +1,13 @@
 """scripts/compare.sh: systems of the registry, runs that others are at work on, the time left."""
 
 import argparse
-import json
 import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_launcher import FakeLauncher
+from fake_launcher import FakeLauncher, Laboratory
 from number_systems import CONFIG, CONTROL, ROPE, SINUSOID, T5
 from toy import ROOT
 
@@ -34,26 +33,6 @@ def parsed(argv, by_length=False):
 
 
 # Runs.
-
-
-class Laboratory(FakeLauncher):
-    """Write the files that the commands of a comparison would write."""
-
-    def run(self, words, *, output=None, **places):
-        super().run(words, output=output, **places)
-        words = [str(word) for word in words]
-        if self.steps[-1] == "prepare":
-            data = places["log"].parent / "data"
-            (data / "bin").mkdir(exist_ok=True)
-            (data / "summary.json").write_text("{}")
-            numbers = {"test": "test", "test_short": "test1", "test_long": "test1"}
-            (data / "tests.json").write_text(json.dumps(numbers))
-        elif "split" in words:
-            split = places["log"].parent / "split"
-            split.mkdir(exist_ok=True)
-            (split / "split.json").write_text('{"kept": {"train": {"longest_source": 23}}}')
-        elif self.steps[-1] in ("s2l", "compare"):
-            self.scored = words
 
 
 @pytest.fixture
@@ -297,5 +276,5 @@ def test_without_a_split_whole_test_sets_are_compared(compare, tmp_path):
 
 def test_chosen_systems_come_in_the_order_of_the_patterns():
     cells = [Cell(name, Path(name), None, seed) for seed in (2, 1) for name in ("a", "b", "c")]
-    chosen = select(cells, "c,a")
+    chosen = select(cells, "c, a")
     assert [(cell.seed, cell.name) for cell in chosen] == [(2, "c"), (2, "a"), (1, "c"), (1, "a")]

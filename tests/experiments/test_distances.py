@@ -1,9 +1,8 @@
 """The warning about distances that an encoder distinguishes and training does not have."""
 
 import pytest
-from fairseq.data import indexed_dataset
 from fake_launcher import FakeLauncher
-from helpers import sentence
+from roberta_toy import write_pairs
 from toy import ROOT
 
 from fairseq_floater.experiments.model_options import parse_training, untrained_distances
@@ -14,17 +13,6 @@ from fairseq_floater.experiments.system import system_from_words
 
 CONFIG = ROOT / "configs" / "numbers_en_de.yaml"
 S2L = ROOT / "configs" / "numbers_s2l.yaml"  # trains on sources of fewer than 24 tokens
-
-
-def write_data(folder, lengths):
-    """Write binarised training sentences of these lengths, by language."""
-    folder.mkdir(parents=True)
-    for language, sizes in lengths.items():
-        prefix = f"{folder}/train.en-de.{language}"
-        builder = indexed_dataset.make_builder(f"{prefix}.bin", impl="mmap", vocab_size=40)
-        for size in sizes:
-            builder.add_item(sentence(size)[0])
-        builder.finalize(f"{prefix}.idx")
 
 
 def warning(words, config=S2L, data="nowhere"):
@@ -62,7 +50,7 @@ def test_a_stretch_counts_as_far_as_it_goes():
 
 
 def test_data_tell_the_trained_length_of_the_shorter_side(tmp_path, capfd):
-    write_data(tmp_path / "bin", {"en": [5, 40, 7], "de": [3, 30, 4]})
+    write_pairs(tmp_path / "bin", {"en": [5, 40, 7], "de": [3, 30, 4]})
     found = warning("--encoder t5", CONFIG, tmp_path / "bin")
     assert "no distance above 29 (sentences of up to 30 tokens)" in found
     assert warning("--encoder t5 -- --t5-max-distance 29", CONFIG, tmp_path / "bin") is None
@@ -75,7 +63,7 @@ def test_a_run_says_it_once_before_it_trains(tmp_path, monkeypatch):
     said = []
     launcher = FakeLauncher()
     monkeypatch.setattr(launcher, "say", lambda text: said.append((text, len(launcher.steps))))
-    write_data(tmp_path / "data" / "bin", {"en": [5, 12], "de": [3, 9]})
+    write_pairs(tmp_path / "data" / "bin", {"en": [5, 12], "de": [3, 9]})
     system = system_from_words("--encoder t5 --scratch")
     Protocol(RunRequest(Experiment(CONFIG), system, tmp_path), launcher).run()
     [(text, steps)] = [found for found in said if "warning" in found[0]]

@@ -132,15 +132,11 @@ def test_commands_of_each_job_have_its_variables(tmp_path):
     assert (tmp_path / "main").read_text() == "0\n"
 
 
-def stopped(screen):
-    launcher = Launcher(screen=screen)
-    launcher._stop(signal.SIGTERM, None)
-    return launcher
-
-
 def test_what_is_told_to_stop_begins_nothing(tmp_path):
+    launcher = Launcher()
+    launcher._stop(signal.SIGTERM, None)
     with pytest.raises(StoppedError) as error:
-        stopped(Screen()).run(["touch", tmp_path / "next"])
+        launcher.run(["touch", tmp_path / "next"])
     assert error.value.code == 143
     assert not (tmp_path / "next").exists()
 

@@ -83,7 +83,8 @@ def test_a_run_belongs_to_its_donor(tmp_path):
     launcher = FakeLauncher()
     launcher.dry_run = True
     run(tmp_path, launcher, "rope")
-    assert "warm-start" in launcher.steps
+    training = ["train plain", "warm-start", "validate", "train rope-all-attention"]
+    assert launcher.steps == [*DATA, *training, *AFTER]
     assert not (tmp_path / "rope-all-attention").exists()
 
 

@@ -34,6 +34,8 @@ def test_within_an_epoch_the_number_of_processes_stays(stopped):
     with pytest.raises(CheckpointError, match=message):
         stopped.resume("donor", [], 1)
     assert stopped.resume("donor", [], 2).startswith("resuming from ")
+    (stopped.path / "checkpoints" / "checkpoint_last.pt").unlink()
+    assert stopped.resume("donor", [], 4) == "nothing to resume from"
 
 
 @pytest.mark.parametrize("name", ["--max-tokens", "--batch-size"])
@@ -46,13 +48,6 @@ def test_within_an_epoch_the_size_of_a_batch_stays(stopped, name):
     assert stopped.resume("donor", ["bin", name, "2000"], 2).startswith("resuming from ")
     save(stopped.path, 0)
     assert stopped.resume("donor", ["bin", name, "1000"], 2).startswith("resuming from ")
-
-
-def test_at_the_end_of_an_epoch_it_may_change(stopped):
-    save(stopped.path, 0)
-    assert stopped.resume("donor", [], 8).startswith("resuming from ")
-    (stopped.path / "checkpoints" / "checkpoint_last.pt").unlink()
-    assert stopped.resume("donor", [], 4) == "nothing to resume from"
 
 
 _WORDS = ("--save-dir", "w/plain/checkpoints", "--lr", "0.003", "--cpu", "--update-freq", "4")
@@ -153,13 +148,7 @@ def test_an_average_of_other_checkpoints_is_refused(tmp_path):
         folder.check_average({"average": "3", "average_of": "epochs"})
 
 
-def test_a_record_that_cannot_be_read_is_refused(tmp_path):
-    (tmp_path / "run.json").write_text("{")
-    with pytest.raises(ReportError, match=r"run\.json is no readable JSON"):
-        RunFolder(tmp_path).read()
-
-
-@pytest.mark.parametrize("text", ["[]", '{"arguments": {"donor": 3}}', '{"processes": "2"}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"arguments": {"donor": 3}}', '{"processes": "2"}'])
 def test_a_record_of_another_shape_is_refused(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(ReportError, match=r"run\.json(: the| is no)"):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import yaml
-from toy import ROOT, run_script
+from toy import ROOT, run_script, tiny_config
 
 SYSTEMS = [
     "sinusoidal-input-hidden-scratch",
@@ -15,18 +15,15 @@ SYSTEMS = [
 @pytest.fixture(scope="module")
 def s2l_config(tmp_path_factory):
     """The short-to-long configuration, cut down to seconds."""
-    settings = yaml.safe_load((ROOT / "configs" / "numbers_s2l.yaml").read_text())
-    settings["data"]["numbers"].update({"train": 400, "valid": 30, "test": 20, "test-long": 80})
-    settings["data"]["vocab"] = 130
+    settings = tiny_config("numbers_s2l.yaml", 1)
+    settings["data"]["numbers"].update({"test": 20, "test-long": 80})
     settings["s2l"].update({"edges": [24, 36], "max-per-bin": 6})
     settings["s2l"]["systems"] = [
         {"options": "--encoder sinusoidal --blocks input --scratch", "label": "fairseq's own"},
         "--encoder rotation_flow --no-base --scratch -- --position-stretch 0.5:2.5",
     ]
     settings["s2l"]["baseline"] = SYSTEMS[0]
-    settings["shape"].update({"encoder-embed-dim": 32, "encoder-ffn-embed-dim": 32})
-    settings["budget"].update({"scratch": {"max-epoch": 1}, "average": 1})
-    settings["generation"].update({"beam": 1, "max-len-a": 0, "max-len-b": 10})
+    settings["generation"]["max-len-b"] = 10
     path = tmp_path_factory.mktemp("s2l") / "tiny.yaml"
     path.write_text(yaml.safe_dump(settings))
     return path

@@ -6,24 +6,14 @@ import sys
 
 import pytest
 import yaml
-from toy import ROOT, run_script
+from toy import run_script, tiny_config
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     """The demo's configuration, cut down to seconds; a path with a space in it."""
-    settings = yaml.safe_load((ROOT / "configs" / "numbers_en_de.yaml").read_text())
-    settings["data"]["numbers"].update({"train": 400, "valid": 30, "test": 12, "test-long": 10})
-    settings["data"]["vocab"] = 130
-    settings["shape"].update({"encoder-embed-dim": 32, "encoder-ffn-embed-dim": 32})
-    settings["optimisation"].update({"log-interval": 2, "warmup-updates": 4})
-    settings["budget"].update({"max-tokens": 1000, "tokens-per-update": 1000, "average": 2})
-    settings["budget"].update(
-        {"donor": {"max-epoch": 2}, "finetune": {"max-epoch": 2}, "scratch": {"max-epoch": 2}}
-    )
-    settings["generation"].update({"beam": 2, "max-len-a": 0, "max-len-b": 12})
     path = tmp_path_factory.mktemp("with a space") / "toy.yaml"
-    path.write_text(yaml.safe_dump(settings))
+    path.write_text(yaml.safe_dump(tiny_config("numbers_en_de.yaml", 2)))
     return path
 
 

@@ -5,7 +5,6 @@ from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
 from toy import ROOT
 
-from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.stages import Experiment
@@ -65,14 +64,6 @@ def test_inference_arguments_are_fairseqs_and_lose_no_sentence(path):
     assert options.parse_args_and_arch(options.get_validation_parser(), words).cpu
 
 
-def test_a_donor_has_the_seed_of_its_run_unless_it_is_shared():
-    experiment = Experiment(CONFIGS[0])
-    for donor, seed in ((None, "3"), ("shared", str(experiment.config.seed))):
-        words = experiment.arguments("donor", System("floater"), work="w", seed=3, donor=donor)
-        assert words[words.index("--seed") + 1] == seed
-        assert words[words.index("--save-dir") + 1] == f"{donor or 'w/plain'}/checkpoints"
-
-
 @pytest.mark.parametrize("processes", [0, 1, 2, 4, 8, 32])
 def test_tokens_an_update_are_kept_on_any_number_of_gpus(processes):
     experiment = Experiment(ROOT / "configs" / "text_base.yaml")
@@ -114,12 +105,15 @@ def test_options_of_a_run_reach_its_name_its_arguments_and_its_record():
     assert run.settings()["options"] == "--rnn-layers 2 --rnn-input vector"
 
 
-def test_a_seed_is_of_the_new_parameters_of_a_warm_start_too():
+def test_a_seed_is_of_every_stage_but_not_of_a_donor_that_is_shared():
     experiment = Experiment(ROOT / "configs" / "numbers_en_de.yaml")
     for stage in ("warm-start", "finetune", "scratch", "donor"):
         for seed, drawn in ((7, "7"), (None, "1")):
             words = experiment.arguments(stage, System(), seed=seed)
             assert words[words.index("--seed") + 1] == drawn
+    words = experiment.arguments("donor", System(), seed=7, donor="shared")
+    assert words[words.index("--seed") + 1] == "1"
+    assert words[words.index("--save-dir") + 1] == "shared/checkpoints"
 
 
 def test_options_of_a_run_overrule_the_configuration():
@@ -203,13 +197,6 @@ def test_every_system_of_the_s2l_configuration_gets_equal_updates():
     names = [line.split("\t")[0] for line in experiment.arguments("systems", System())]
     assert {"floater-all-qkv", "floater-all-hidden-scratch-nobase"} <= set(names)
     assert {"sinusoidal-input-hidden", "sinusoidal-input-hidden-scratch"} <= set(names)
-
-
-def test_args_prints_one_word_a_line(capsys):
-    assert main(["args", str(S2L), "split", "--encoder", "plain"]) == 0
-    words = Experiment(S2L).arguments("split", System("plain"))
-    assert capsys.readouterr().out.splitlines() == words
-    assert words[-6:] == ["24", "30", "36", "48", "--max-per-bin", "120"]
 
 
 def test_the_separator_of_documents_goes_to_the_subwords_and_the_model(tmp_path):

@@ -4,7 +4,6 @@ import os
 import signal
 
 import pytest
-import torch
 from fault_tools import TOOLS, make_inputs
 from faults import (
     await_change,
@@ -15,8 +14,6 @@ from faults import (
     start,
 )
 
-from fairseq_floater.checkpoints.reading import load_checkpoint
-from fairseq_floater.checkpoints.resume import repair_last
 from fairseq_floater.files import remove_folder, write_text, write_whole
 
 # Each tool's share of the kills; quick tools get the most.
@@ -100,19 +97,3 @@ def test_a_folder_half_removed_by_a_kill_is_gone(tmp_path):
     (left / "file").touch()
     remove_folder(tmp_path / "data")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("broken", ["best", "last"])
-def test_half_a_copy_of_fairseqs_is_replaced_by_the_newest_checkpoint(inputs, tmp_path, broken):
-    for number in (1, 2):
-        source = inputs / "checkpoints" / f"checkpoint{number}.pt"
-        (tmp_path / source.name).write_bytes(source.read_bytes())
-        os.utime(tmp_path / source.name, (number, number))
-    newest = (tmp_path / "checkpoint2.pt").read_bytes()
-    for name in ("best", "last"):
-        copy = tmp_path / f"checkpoint_{name}.pt"
-        copy.write_bytes(newest[: len(newest) // 2] if name == broken else newest)
-    assert "resuming from" in repair_last(tmp_path)
-    model = load_checkpoint(tmp_path / f"checkpoint_{broken}.pt")["model"]
-    for name, tensor in load_checkpoint(tmp_path / "checkpoint2.pt")["model"].items():
-        assert torch.equal(model[name], tensor)

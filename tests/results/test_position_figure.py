@@ -7,7 +7,6 @@ import helpers
 import pytest
 import roberta_toy
 import torch
-from fairseq.data import indexed_dataset
 from helpers import TINY, save_donor, save_model
 
 from fairseq_floater.checkpoints.reading import CheckpointError
@@ -139,22 +138,10 @@ def test_a_flow_is_drawn_as_far_as_it_is_finite(tmp_path, undrawn):
     assert f"encoder, hidden: the flow is not finite past {drawn} of 100 positions" in figure.notes
 
 
-def write_data(folder, lengths):
-    """Binarised training sentences of these lengths, by language."""
-    folder.mkdir()
-    for language, sizes in lengths.items():
-        prefix = f"{folder}/train.en-de.{language}"
-        builder = indexed_dataset.make_builder(f"{prefix}.bin", impl="mmap", vocab_size=40)
-        for size in sizes:
-            builder.add_item(helpers.sentence(size)[0])
-        builder.finalize(f"{prefix}.idx")
-    return str(folder)
-
-
 def test_the_trained_length_is_that_of_the_longest_training_sentence(tmp_path, undrawn):
-    data = write_data(tmp_path / "data", {"en": [5, 9, 7], "de": [3, 6, 4]})
+    roberta_toy.write_pairs(tmp_path / "data", {"en": [5, 9, 7], "de": [3, 6, 4]})
     path = save_model(tmp_path / "model.pt", target="qkv", source_lang="en", target_lang="de")
-    figure = draw(path, data=data)
+    figure = draw(path, data=str(tmp_path / "data"))
     assert figure.trained_lengths == {"source": 9, "target": 6}
     rows = {key: table["positions"] for key, table in named(figure).items()}
     assert rows["encoder", 1, "q"] == rows["decoder", 1, "cross_k"] == 27

@@ -8,7 +8,6 @@ from fairseq_floater.cli import main
 from fairseq_floater.experiments.system import System
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
 from fairseq_floater.results.table import collect as collect_results
-from fairseq_floater.results.table import plot_scores
 
 
 def save_run(folder, name, bleu, before=None, system=None, seed="1"):
@@ -75,13 +74,6 @@ def test_systems_are_shown_by_their_short_label(tmp_path):
     assert list(labels) == list(labels.values())
 
 
-def test_the_figure_is_written_in_the_format_of_its_name(tmp_path):
-    save_run(tmp_path, "plain", 30.5)
-    save_run(tmp_path, "learned-all-hidden", 28.0)
-    plot_scores(collect_results(tmp_path), tmp_path / "scores.svg")
-    assert "<svg" in (tmp_path / "scores.svg").read_text()
-
-
 def test_the_legend_of_long_names_is_whole(tmp_path):
     names = ["plain", "rotation_flow-all-hidden-scratch-nobase-position-stretch_0.5_2.5"]
     with new_figure(tmp_path / "scores.png", 1, 4) as (figure, (axes,)):
@@ -100,8 +92,3 @@ def test_the_folder_of_a_run_is_not_that_of_its_experiment(tmp_path, capsys, wor
     last = [str(tmp_path / "page.html")] if words == ["page"] else []
     assert main([words[0], str(run), *words[1:], *last]) == 1
     assert f"give the folder that holds the runs, {run.parent}." in capsys.readouterr().err
-
-
-def test_an_empty_folder_has_no_table(tmp_path, capsys):
-    assert main(["table", str(tmp_path)]) == 1
-    assert "holds no run" in capsys.readouterr().err
