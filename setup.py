@@ -42,8 +42,7 @@ setup(
         "dev": ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "ruff>=0.8", "mypy>=1.13"]
         + ["types-tqdm"],
         # Other implementations of encoders. Tests compare ours with them; without them, they are skipped.
-        "oracles": ["transformers==5.23.0", "x-transformers==2.31.10"]
-        + ["rotary-embedding-torch==0.9.1"],
+        "oracles": ["transformers==5.23.0", "x-transformers==2.31.10"],
     },
     entry_points={"console_scripts": ["floater=fairseq_floater.cli:main"]},
 )

@@ -12,7 +12,7 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then usage && exit; fi
 ensure_setup
 cd "$ROOT"
 # setup.sh does not install these: transformers alone takes 130 MB, and training does not need it.
-if [[ -z ${FLOATER_PYTHON:-} ]] && ! has "$PYTHON" transformers x_transformers rotary_embedding_torch; then
+if [[ -z ${FLOATER_PYTHON:-} ]] && ! has "$PYTHON" transformers x_transformers; then
     say "installing other people's encoders, which ours are compared with"
     "$PYTHON" -m pip --quiet --disable-pip-version-check install --no-build-isolation --editable "${ROOT}[oracles]" ||
         say "they could not be installed: tests that compare with them are skipped"

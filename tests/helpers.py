@@ -289,3 +289,16 @@ def save_model(path, encoder="floater", blocks="all", target=None, change=None, 
         change(state["model"])
     torch.save(state, path)
     return path
+
+
+def recorded(model, monkeypatch):
+    """Return a list that collects the result of every call of a signal's `rows`."""
+    calls = []
+    for _, _, signal in signals(model):
+
+        def compute(*args, _compute=signal.rows):
+            calls.append(_compute(*args))
+            return calls[-1]
+
+        monkeypatch.setattr(signal, "rows", compute)
+    return calls

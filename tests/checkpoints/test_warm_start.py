@@ -64,6 +64,7 @@ def test_with_the_base_kept_the_start_is_the_donors_function(start, donor, encod
     assert {name for name, _ in silent} == set(names)
     assert not any(p.any() for _, p in silent)
     assert all(p.grad.any() for _, p in silent)
+    assert not owned or any(p.grad.any() for _, p in owned)
     assert bool(names) == any("zero at the start" in note for note in report.notes)
 
 

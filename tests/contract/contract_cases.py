@@ -18,16 +18,3 @@ every_endless_table = h.parametrised(
     [c for c in TABLES if POSITION_ENCODERS[c[0]].inductive and c[1] == "all"]
 )
 every_kept_table = h.parametrised([c for c in TABLES if c[1] == "all"])
-
-
-def recorded(model, monkeypatch):
-    """Return a list that collects the result of every call of a signal's `rows`."""
-    calls = []
-    for _, _, signal in h.signals(model):
-
-        def compute(*args, _compute=signal.rows):
-            calls.append(_compute(*args))
-            return calls[-1]
-
-        monkeypatch.setattr(signal, "rows", compute)
-    return calls

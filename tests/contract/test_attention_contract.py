@@ -136,10 +136,6 @@ def test_a_decoder_without_its_causal_mask_is_refused(encoder, blocks, target):
         )
 
 
-def test_every_encoder_is_of_a_kind_that_is_tested():
-    assert {c[0] for c in h.CASES} == set(POSITION_ENCODERS)
-
-
 @pytest.mark.parametrize("encoder", POSITION_ENCODERS)
 def test_another_target_is_refused(encoder):
     target = POSITION_ENCODERS[encoder].targets[0]

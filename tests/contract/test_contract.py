@@ -128,12 +128,20 @@ def test_inductive_encoders_go_on_past_every_trained_length(encoder, blocks, tar
         h.stepwise_log_probs(model, fits, long)
 
 
-def test_a_limit_counts_tokens_and_not_padding():
-    model = h.visible("learned", max_source_positions=16, max_target_positions=16)
+@pytest.mark.parametrize(
+    ("encoder", "target", "options"),
+    [("learned", "hidden", {}), ("tupe", "attention", {"tupe_positions": "learned"})],
+)
+def test_a_limit_counts_tokens_and_not_padding(encoder, target, options):
+    limits = {"max_source_positions": 16, "max_target_positions": 16}
+    model = h.visible(encoder, target=target, **options, **limits)
+    assert model.max_positions() == (16, 16)
     source, target_in = h.sentence(16), h.shifted(h.sentence(16))
     wide = [torch.nn.functional.pad(x, (4, 0), value=h.PAD) for x in (source, target_in)]
     expected = h.log_probs(model, source, target_in)
     assert h.difference(h.log_probs(model, *wide)[:, 4:], expected) <= h.TOLERANCE
+    with pytest.raises(ValueError, match="source sequence of 17 tokens.*--max-source-positions"):
+        h.log_probs(model, h.sentence(17), target_in)
 
 
 # 4. Gradients, as DistributedDataParallel needs them.
@@ -148,9 +156,3 @@ def test_every_parameter_gets_a_gradient(encoder, blocks, target, length):
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
     if length > 1:
         assert all(float(p.grad.abs().max()) > 0 for p in h.position_parameters(model))
-
-
-def test_a_frozen_flow_keeps_its_parameters():
-    model = h.randomise_positions(h.build("floater", floater_freeze=True)).train()
-    h.loss_of(model).backward()
-    assert not any(p.requires_grad or p.grad is not None for p in h.position_parameters(model))

@@ -66,28 +66,6 @@ def test_an_encoder_without_distances_between_both_sides_refuses(encoder, blocks
         h.build(encoder, blocks, target, **CROSS)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"position_cross_ratio": 2.0}, "must come with `--position-cross relative`"),
-        ({**CROSS, "position_sides": "source"}, "must come with `--position-sides` both"),
-        ({**CROSS, "no_cross_attention": True}, "no logits of cross-attention"),
-        ({**CROSS, "cross_self_attention": True}, "`--cross-self-attention` must be off"),
-        (
-            {**CROSS, "position_encoder": "tupe", "tupe_positions": "learned"}
-            | {"position_cross_ratio": 1.5},
-            "must be a whole number",
-        ),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)
-def test_options_that_do_not_go_with_it(options, message):
-    with pytest.raises(ValueError, match=message):
-        h.build(
-            **{"encoder": options.pop("position_encoder", "rope"), "target": "attention"}, **options
-        )
-
-
 def test_a_table_for_both_sides_has_a_row_for_the_longer():
     limits = {"max_source_positions": 8, "max_target_positions": 16}
     model = h.visible("tupe", target="attention", tupe_positions="learned", **CROSS, **limits)

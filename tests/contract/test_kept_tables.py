@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("measured_once")
 @h.every_case
 def test_evaluation_computes_the_table_once(encoder, blocks, target, monkeypatch):
     model = h.visible(encoder, blocks, target)
-    calls = cases.recorded(model, monkeypatch)
+    calls = h.recorded(model, monkeypatch)
     for _ in range(2):
         h.log_probs(model, h.source_batch(), h.target_batch())
     h.stepwise_log_probs(model, h.source_batch(False), h.target_batch())
@@ -64,7 +64,7 @@ def test_the_kept_table_is_dropped_by(encoder, blocks, target, name, monkeypatch
     model = h.visible(encoder, blocks, target)
     h.log_probs(model, h.source_batch(), h.target_batch())
     drop(model)
-    calls = cases.recorded(model, monkeypatch)
+    calls = h.recorded(model, monkeypatch)
     h.log_probs(model, h.source_batch(), h.target_batch())
     if drop is DROPS["gradients"] and not is_trained(model):
         assert not calls  # no gradient reaches such a table

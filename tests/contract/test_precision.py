@@ -20,7 +20,7 @@ def test_half_precision_computes_in_float32_and_casts_last(
     model = h.visible(encoder, blocks, target).to(dtype)
     exact = h.build(encoder, blocks, target, seed=5).eval()
     exact.load_state_dict(model.state_dict())  # the rounded parameters, in float32
-    calls = cases.recorded(model, monkeypatch)
+    calls = h.recorded(model, monkeypatch)
     rounded = h.tables(model, dtype=dtype)
     assert {call.dtype for call in calls} == {torch.float32}
     for actual, expected in zip(rounded, h.tables(exact)):

@@ -105,24 +105,6 @@ STARTS = {
 
 @pytest.mark.parametrize(("encoder", "options"), STARTS.values(), ids=STARTS)
 @pytest.mark.parametrize("blocks", ["all", "input"])
-def test_over_the_sinusoid_a_stage_starts_as_the_transformer_and_leaves_it(
-    encoder, options, blocks
-):
-    model = h.build(encoder, blocks, "stage", position_base="keep", dropout=0.0, **options)
-    donor = h.plain(seed=7).eval()
-    model.load_state_dict(donor.state_dict(), strict=False)
-    batch = h.source_batch(), h.target_batch()
-    real = batch[1].ne(h.PAD)
-    ours, theirs = (h.log_probs(m.eval(), *batch)[real] for m in (model, donor))
-    assert h.difference(ours, theirs) <= 1e-6
-    h.loss_of(model.train()).backward()
-    for stack in (model.encoder, model.decoder):
-        own = [p for name, p in stack.named_parameters() if "positions." in name]
-        assert max(float(p.grad.abs().max()) for p in own) > 0
-
-
-@pytest.mark.parametrize(("encoder", "options"), STARTS.values(), ids=STARTS)
-@pytest.mark.parametrize("blocks", ["all", "input"])
 def test_without_the_sinusoid_a_stage_tells_order_from_the_start(encoder, options, blocks):
     model = h.build(encoder, blocks, "stage", **options).eval()
     source, target_in = h.sentence(9), h.shifted(h.sentence(7, seed=1))
@@ -137,19 +119,3 @@ def test_the_base_is_dropped_unless_it_is_kept(encoder, blocks, target):
     assert (
         h.build(encoder, blocks, target, position_base="keep").encoder.embed_positions is not None
     )
-
-
-@h.every_stage
-def test_every_block_is_reached_or_the_first_alone(encoder, blocks, target):
-    """Removing the second block's part changes the output; without ``all`` there is no such part."""
-    model = h.visible(encoder, blocks, target)
-    for stack in (model.encoder, model.decoder):
-        has = [block.positions is not None for block in stack.layers]
-        assert has == [True, blocks == "all"]
-    source, target_in = h.sentence(9), h.shifted(h.sentence(7, seed=1))
-    both = h.log_probs(model, source, target_in)
-    if blocks == "all":
-        for stack in (model.encoder, model.decoder):
-            part, stack.layers[1].positions = stack.layers[1].positions, None
-            assert h.difference(h.log_probs(model, source, target_in), both) > 1e-3
-            stack.layers[1].positions = part

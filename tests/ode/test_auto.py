@@ -72,11 +72,6 @@ def test_evaluation_is_finer_and_the_same_on_every_device(name, monkeypatch):
     assert float(row_errors(values.detach(), truth.detach()).max()) < 1e-4
 
 
-def test_the_choice_depends_on_the_flow():
-    chosen = {name: choose(*named_flow(name, dim=64), TIMES) for name in ("small", "oscillating")}
-    assert chosen["small"].step_size > chosen["oscillating"].step_size
-
-
 def test_without_gradients_only_values_count():
     dynamics, p0 = named_flow("linear")
     with torch.no_grad():

@@ -11,7 +11,7 @@ from roberta_models import logits, roberta
 
 from fairseq_floater.checkpoints.reading import load_checkpoint
 from fairseq_floater.ode import auto as choice_module
-from fairseq_floater.ode import flow_solver, solve
+from fairseq_floater.ode import flow_solver
 
 LENGTHS = (7, 12, 5)
 
@@ -145,29 +145,6 @@ def test_a_roberta_is_measured_as_far_as_it_reads(lengths_measured, target):
     for positions in (24, 300):
         logits(roberta("floater", target=target, max_positions=positions).eval(), source_batch())
     assert lengths_measured == [256, 300]
-
-
-def test_stretched_positions_count_in_tokens(lengths_measured):
-    options = {
-        "target": "hidden",
-        "position_stretch": "3:4",
-        "no_token_positional_embeddings": True,
-    }
-    step(model(**options), (30, 3))  # 30 tokens and an end symbol, up to 4 times as far apart
-    assert lengths_measured == [128] * 2
-
-
-@pytest.mark.parametrize("solver", ["auto", "adams", "collocation", "rk4_hermite"])
-def test_the_table_is_the_solution_whatever_the_engine(solver):
-    torch.manual_seed(0)
-    trained = model(floater_solver=solver, target="hidden")
-    signal, parts = trained.encoder.positions, [b.positions for b in trained.encoder.layers]
-    table = signal(40, parts, torch.float32)
-    p0 = torch.stack([part.initial() for part in parts], dim=1)
-    exact = solve(signal.dynamics, p0, signal.times(40), step_size=0.02)
-    torch.testing.assert_close(
-        table, exact, rtol=2e-3, atol=2e-3 * float(exact.detach().abs().max())
-    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pytest
 import torch
 from forcing import assert_padding_moves_nothing, assert_steps_equal_one_pass
 
-from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 
@@ -14,12 +13,6 @@ COMBINED = ["multiply", "concat"]
 every_signal = pytest.mark.parametrize("encoder", SIGNALS)
 every_combined = pytest.mark.parametrize("combine", COMBINED)
 both_blocks = pytest.mark.parametrize("blocks", ["all", "input"])
-
-
-def combined(encoder, combine, blocks="all", **options):
-    """A model in evaluation mode with random, clearly visible positions."""
-    model = h.build(encoder, blocks, position_combine=combine, **options)
-    return h.randomise_positions(model).eval()
 
 
 def on_real_tokens(model):
@@ -41,21 +34,10 @@ def test_concat_starts_as_the_sum(encoder, blocks):
 
 @every_combined
 def test_the_base_underneath_stays_where_it_is_asked_for(combine):
-    model = combined("sinusoidal", combine, "input", position_base="keep")
+    model = h.visible("sinusoidal", "input", position_combine=combine, position_base="keep")
     assert model.encoder.embed_positions is not None
     rows = h.tables(model, 9)[0][:, 0, 0]
     torch.testing.assert_close(rows, sinusoid_rows(9, rows.size(1), h.PAD))  # not zeros
-
-
-def test_concat_has_the_parameters_of_one_map_a_stack():
-    for encoder in ("sinusoidal", "learned"):
-        for blocks in ("all", "input"):
-            added = added_parameters("floater_transformer", encoder, blocks)
-            more = added_parameters(
-                "floater_transformer", encoder, blocks, position_combine="concat"
-            )
-            assert sum(more.values()) - sum(added.values()) == 1_049_600
-            assert {n: k for n, k in more.items() if "joint" not in n} == added
 
 
 def test_learned_rows_that_multiply_start_close_to_one():
@@ -77,7 +59,7 @@ def test_a_flow_of_zero_multiplies_by_one():
 @every_combined
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_the_contract_holds(encoder, combine, left):
-    model = combined(encoder, combine)
+    model = h.visible(encoder, position_combine=combine)
     batch = h.source_batch(left), h.target_batch(left)
     assert_padding_moves_nothing(model, *batch)
     assert_steps_equal_one_pass(model, h.source_batch(left), h.target_batch())
@@ -98,7 +80,7 @@ def test_every_parameter_gets_a_gradient(encoder, combine, length):
 @every_combined
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_precisions_work(combine, dtype):
-    model = combined("floater", combine)
+    model = h.visible("floater", position_combine=combine)
     batch = h.source_batch(), h.target_batch()
     single = h.log_probs(model, *batch)
     other = h.log_probs(model.to(dtype), *batch)

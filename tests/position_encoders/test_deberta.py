@@ -157,17 +157,6 @@ def test_a_copy_has_projections_of_its_own():
     assert h.difference(h.log_probs(twin, *batch), before) > 1e-3
 
 
-def test_tables_are_computed_once_in_evaluation(monkeypatch):
-    model = deberta(deberta_share=True)
-    calls = []
-    for _, _, encoder in h.signals(model):
-        monkeypatch.setattr(encoder, "rows", lambda *a, f=encoder.rows: calls.append(1) or f(*a))
-    for length in (5, 90):
-        h.log_probs(model, h.sentence(length), h.sentence(length))
-    h.stepwise_log_probs(model, h.source_batch(), h.target_batch())
-    assert len(calls) == 2
-
-
 # Absolute positions before the last blocks.
 
 

@@ -236,43 +236,6 @@ def test_a_window_shows_near_tokens_and_the_first_four(encoder, options):
     assert ((states[0] - other).abs().amax(-1) > 1e-6).all()
 
 
-@pytest.mark.parametrize(
-    ("case", "spec", "reason"),
-    [
-        (("learned", "all", "hidden"), "interpolate:5", "no positions between two tokens"),
-        (("floater", "all", "qkv"), "interpolate:5", "own positions underneath"),
-        (
-            ("t5", "all", "attention"),
-            "ntk:5",
-            "only rope, xpos, nezha, xl, tener have the frequencies",
-        ),
-        (("tupe", "all", "attention"), "cap:5", "table of distances alone"),
-        (("rope", "all", "attention"), "cap", "must be none or one of interpolate:T"),
-        (("rope", "all", "attention"), "grouped:4", "must be none or one of interpolate:T"),
-    ],
-)
-def test_wrong_pairs_are_refused_with_the_reason(case, spec, reason):
-    with pytest.raises(ValueError, match=reason):
-        h.build(*case, position_eval=spec)
-
-
-def test_interpolation_refuses_a_ratio_that_the_batch_would_round():
-    across = {"position_cross": "relative", "position_cross_ratio": 0.7}
-    with pytest.raises(ValueError, match="rounded twice"):
-        h.build("rope", target="attention", position_eval="interpolate:5", **across)
-
-
-def test_yarns_temperature_is_not_for_values():
-    with pytest.raises(ValueError, match="would apply it to values"):
-        h.build("rope", target="attention", rope_values=True, position_eval="yarn:5")
-
-
-@pytest.mark.parametrize("spec", ["cap:4", "grouped:3:2", "logn:5", "window:2", "yarn:5"])
-def test_linear_attention_refuses_what_acts_on_logits(spec):
-    with pytest.raises(ValueError, match="linear attention has no logits"):
-        h.build("rope", target="attention", attention_kind="linear", position_eval=spec)
-
-
 def test_a_stored_checkpoint_takes_it_by_fairseqs_override(tmp_path):
     for case in (("sinusoidal", "input", "hidden"), ("rope", "all", "attention")):
         path = str(h.save_model(tmp_path / f"{case[0]}.pt", *case))

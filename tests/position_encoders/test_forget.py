@@ -21,18 +21,6 @@ def oracles_bias(stack, x):
     return found.tril() if causal else found
 
 
-@torch.no_grad()
-def test_decoding_keeps_the_gate_of_each_token():
-    stack, x = one.stack_of("decoder", "forget"), one.stream()
-    found, state = one.step_by_step(stack, x)
-    expected = one.written_out(stack, *one.heads_of(stack, x), oracles_bias(stack, x))[1]
-    assert h.difference(found, expected) <= 1e-5
-    notes = stack.layers[0].self_attn._get_input_buffer(state)["prev_notes"]
-    gates = torch.nn.functional.logsigmoid(stack.layers[0].positions.forget(x))
-    assert notes.shape == (2, 4, one.LENGTH) and notes.dtype == torch.float32
-    assert h.difference(notes, gates.permute(1, 2, 0)) <= 1e-5
-
-
 @every_side
 @pytest.mark.parametrize("padded", [[0, 1, 2], [11, 12], [0, 5, 6, 9, 12]], ids=str)
 @torch.no_grad()
@@ -51,17 +39,6 @@ def test_padding_forgets_nothing(side, padded):
         found = one.attended(stack, x, of, **how)[0]
         assert h.difference(found[real, 1], alone) <= 1e-5
         assert h.difference(found[:, 0], expected) <= 1e-5
-
-
-@torch.no_grad()
-def test_padding_in_front_of_a_target_is_not_remembered_either():
-    model = h.visible("forget", target="attention")
-    target, padded = h.shifted(h.sentence(8)), torch.full((1, 3), h.PAD)
-    source = h.source_batch()[:1]
-    for decode in (h.log_probs, h.stepwise_log_probs):
-        alone = decode(model, source, target)
-        behind = decode(model, source, torch.cat([padded, target], dim=1))[:, 3:]
-        assert h.difference(behind, alone) <= 2e-5
 
 
 def test_nearly_all_is_remembered_at_first():

@@ -11,16 +11,6 @@ from fairseq_floater.position_encoders.transforms import Places
 HEAD = 16
 
 
-def test_the_authors_sinusoid_is_ours_turned():
-    """Theirs encodes clip(j - i) + k, which rotates each pair by k w whatever the distance."""
-    clip, distances = 6, torch.arange(-6, 7)
-    ours, theirs = sinusoid(distances, HEAD), sinusoid(distances + clip, HEAD)
-    sin, cos = sinusoid(torch.tensor(clip), HEAD).unflatten(0, (-1, 2)).unbind(-1)
-    a, b = ours.unflatten(1, (-1, 2)).unbind(-1)
-    turned = torch.stack([a * cos + b * sin, b * cos - a * sin], dim=-1)
-    assert h.difference(turned.flatten(1), theirs) < 1e-6
-
-
 @torch.no_grad()
 def test_far_distances_are_exact():
     """Distances are j - i, negative for keys before the query; float16 cannot represent 4,999."""

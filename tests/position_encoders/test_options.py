@@ -9,6 +9,7 @@ from fairseq_floater.position_encoders import POSITION_ENCODERS, all_options
 NAN, INF = float("nan"), float("inf")
 ODD = {"encoder_embed_dim": 27, "encoder_attention_heads": 3}
 RELATIVE = {"target": "relative"}
+CROSS = {"position_cross": "relative"}
 XL = {**RELATIVE, "floater_relative": "xl"}
 GAP = {"position_separator": "w8", "floater_gap": 1.0}
 SINUSOID = {"floater_start": "sinusoid", "target": "hidden"}
@@ -47,6 +48,14 @@ OUT_OF_RANGE = [
     ("none", "attention_log_length", [1.0, -3.0, NAN], "more than 1"),
     ("none", "position_sides", ["source"], "both with --position-encoder none"),
     ("forget", "attention_kind", ["linear"], "softmax"),
+    ("floater", "floater_delta", [0.0], "positive"),
+    ("floater", "floater_delta", ["wide"], "of type float"),
+    ("floater", "floater_time_scale", [-1.0], "positive"),
+    ("floater", "floater_lr_scale", [0.0], "positive"),
+    ("floater", "floater_init_scale", [-0.1], "at least 0"),
+    ("floater", "floater_update_interval", [0], "at least 1"),
+    ("floater", "floater_update_interval", [2.5], "of type int"),
+    ("floater", "base_layers", [1], "0"),
 ]
 # Options that exclude each other or the encoder.
 REFUSED = [
@@ -72,8 +81,6 @@ REFUSED = [
         {"tupe_positions": "learned", "position_stretch": "0.5:2"},
         r"`--position-stretch` needs positions between .*tupe \(tupe-positions learned",
     ),
-    ("cope", {"position_stretch": "1:2"}, "--position-encoder is cope instead"),
-    ("forget", {"position_stretch": "1:2"}, "--position-encoder is forget instead"),
     ("floater", {"floater_relative": "bias"}, "`--floater-relative` must come with"),
     ("rotation_flow", {"floater_relative": "bias"}, "`--floater-relative` must come with"),
     ("floater", {"floater_delta": 0.2, **RELATIVE}, r"`--floater-delta` must be 0\.1 with"),
@@ -118,10 +125,57 @@ REFUSED = [
         {"position_shift": "500", "no_token_positional_embeddings": True, **RELATIVE},
         "change nothing",
     ),
-    ("floater", {"cross_self_attention": True, **RELATIVE}, "`--cross-self-attention` must be off"),
     ("none", {"attention_kind": "linear", "attention_log_length": 9}, "must be 0 with .* is 9"),
     ("floater", {"attention_kind": "linear", **RELATIVE}, "`--attention-kind` must be softmax"),
+    ("floater", {"floater_step_size": 0.0}, "`step_size` must be positive"),
+    ("floater", {"floater_gradient": "adjoint"}, "adjoint.*needs.*but is auto"),
+    ("floater", {"ddp_backend": "fully_sharded"}, "-backend` must not be fully_sharded"),
+    (
+        "floater",
+        {"encoder_xformers_att_config": "{}"},
+        "`--encoder-xformers-att-config` must not be",
+    ),
+    (
+        "floater",
+        {"decoder_xformers_att_config": "{}"},
+        "`--decoder-xformers-att-config` must not be",
+    ),
+    ("floater", {"floater_freeze": True, "floater_train": "all"}, "must be transformer .* is all"),
+    ("floater", {"floater_autonomous": True, "floater_time_scale": 2.0}, "must be 1 .* is 2"),
+    ("floater", {"floater_start": "bias", "target": "hidden"}, "must be zero .* hidden"),
+    ("rnn", {"floater_freeze": True}, "-train` must be all .* rnn, but is transformer"),
+    ("rnn", {"floater_start": "bias"}, "-start` must be zero .* rnn, but is bias"),
+    ("t5", {"floater_train": "rest"}, "-train` must be all .* t5, but is rest"),
+    ("rope", {"position_cross_ratio": 2.0}, "must come with `--position-cross relative`"),
+    ("rope", {**CROSS, "position_sides": "source"}, "must come with `--position-sides` both"),
+    ("rope", {**CROSS, "no_cross_attention": True}, "no logits of cross-attention"),
+    (
+        "tupe",
+        {**CROSS, "tupe_positions": "learned", "position_cross_ratio": 1.5},
+        "must be a whole number",
+    ),
+    ("none", {"linear_kernel": "cosine"}, "must come with `--attention-kind linear`.*softmax"),
+    ("none", {"linear_cross": True}, "must come with `--attention-kind linear`.*softmax"),
+    (
+        "none",
+        {"attention_kind": "linear", "cross_self_attention": True},
+        "off with `--attention-kind linear",
+    ),
+    ("learned", {"position_eval": "interpolate:5"}, "no positions between two tokens"),
+    ("floater", {"position_eval": "interpolate:5"}, "own positions underneath"),
+    ("t5", {"position_eval": "ntk:5"}, "only rope, xpos, nezha, xl, tener have the frequencies"),
+    ("tupe", {"position_eval": "cap:5"}, "table of distances alone"),
+    ("rope", {"position_eval": "cap"}, "must be none or one of interpolate:T"),
+    ("rope", {"position_eval": "grouped:4"}, "must be none or one of interpolate:T"),
+    ("rope", {**CROSS, "position_cross_ratio": 0.7, "position_eval": "interpolate:5"}, "twice"),
+    ("rope", {"rope_values": True, "position_eval": "yarn:5"}, "would apply it to values"),
+    *(
+        ("rope", {"attention_kind": "linear", "position_eval": law}, "has no logits")
+        for law in ("cap:4", "grouped:3:2", "logn:5", "window:2", "yarn:5")
+    ),
 ]
+# Layers, input, parameters of one recurrence (Table 6: 263.2K, 526.3K, 1,050.0K).
+TABLE_6 = [(1, "scalar", 263_168), (2, "scalar", 526_336), (1, "vector", 1_049_600)]
 # Added to floater_transformer, with positions in all blocks.
 PARAMETERS = [
     ("alibi", {}, 0),
@@ -167,6 +221,9 @@ PARAMETERS = [
     ("complex", {"complex_omega": "shared"}, 2 * 256),
     ("complex", {"complex_omega": "fixed"}, 0),
     ("learned", {"learned_hierarchy": 64}, 12 * 64 * 512),
+    ("sinusoidal", {"position_combine": "concat"}, 1_049_600),
+    ("learned", {"position_combine": "concat", "blocks": "input"}, 2 * 1024 * 512 + 1_049_600),
+    *(("rnn", {"rnn_layers": n, "rnn_input": z}, 3 * k + 54 * 512) for n, z, k in TABLE_6),
     *(
         (encoder, {"position_target": "relative", "floater_relative": form}, count)
         for encoder, form, count in (
@@ -221,3 +278,20 @@ def test_it_starts_as_no_positions(encoder):
     assert not any(p.any() for p in h.position_parameters(model))
     batch = h.source_batch(), h.target_batch()
     assert h.difference(h.log_probs(model, *batch), h.log_probs(none, *batch)) <= h.TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("encoder", "usual", "learned"),
+    [
+        ("rope", {"rope_base": 300.0}, {"rope_learned": True}),
+        ("xl", {}, {"xl_learned": True}),
+        ("alibi", {}, {"alibi_slopes": "learned"}),
+    ],
+)
+def test_learned_numbers_start_as_the_fixed_ones_and_learn(encoder, usual, learned):
+    models = [made(h.build, encoder, o).eval() for o in (usual, {**usual, **learned})]
+    added = models[1].load_state_dict(models[0].state_dict(), strict=False).missing_keys
+    outputs = (h.log_probs(model, h.source_batch(), h.target_batch()) for model in models)
+    assert h.difference(*outputs) <= h.TOLERANCE
+    h.loss_of(models[1]).backward()
+    assert len(added) == 2 and all(models[1].get_parameter(name).grad.all() for name in added)

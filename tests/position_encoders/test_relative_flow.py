@@ -6,7 +6,6 @@ import torch
 
 from fairseq_floater.position_encoders.transforms import Places
 
-LENGTH = 13
 FORMS = ("keys", "values", "bias", "xl")
 
 
@@ -80,22 +79,6 @@ def gradients(module):
     """For start.values and projection.weight, whether the gradient is not zero."""
     names = ("start.values", "projection.weight")
     return [bool(p.grad.any()) for n, p in module.named_parameters() if n in names]
-
-
-def test_log_time_brings_far_distances_near():
-    own = relative("keys").encoder
-    table = own.positions.rows(Places(4 * LENGTH + 1), h.parts(own, "positions"))
-    assert (
-        h.difference(
-            table[: LENGTH + 1], own.positions.rows(Places(LENGTH + 1), h.parts(own, "positions"))
-        )
-        <= 1e-6
-    )
-    assert float(table[-1].norm()) < 10 * float(table[LENGTH].norm())
-    far = [float((table[4 * LENGTH - d] - table[4 * LENGTH]).norm()) for d in (1, 3 * LENGTH)]
-    near = float((table[1] - table[0]).norm())
-    assert far[0] < near / 10  # one token further, at a far distance
-    assert far[0] < far[1] < 2 * LENGTH * near
 
 
 @pytest.mark.parametrize(

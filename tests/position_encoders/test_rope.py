@@ -1,4 +1,4 @@
-"""RoPE beside rotary-embedding-torch and Hugging Face's RoFormer."""
+"""RoPE beside Hugging Face's RoFormer."""
 
 import helpers as h
 import one_attention as one
@@ -42,20 +42,6 @@ def test_attention_is_roformers(side, values):
     assert h.difference(output, ours.out_proj(read).transpose(0, 1)) <= 1e-5
 
 
-@torch.no_grad()
-def test_cached_keys_are_turned_as_rotary_embedding_torch_turns_them():
-    package = pytest.importorskip("rotary_embedding_torch")
-    oracle = package.RotaryEmbedding(HEAD)
-    stack, x = one.stack_of("decoder", "rope"), one.stream()
-    q, k, v = one.heads_of(stack, x)
-    found, state = one.step_by_step(stack, x)
-    turned = oracle.rotate_queries_or_keys(k)
-    cached = stack.layers[0].self_attn._get_input_buffer(state)
-    assert h.difference(cached["prev_key"], turned) <= 1e-5
-    last, keys = oracle.rotate_queries_with_cached_keys(q[:, :, -1:], k)
-    assert h.difference(found[-1:], one.written_out(stack, last, keys, v)[1]) <= 1e-5
-
-
 @every_side
 def test_far_angles_do_not_collide(side):
     """Angles in float32 are off by 0.004 at 100,000; the first frequency is 1 radian a token."""
@@ -65,16 +51,6 @@ def test_far_angles_do_not_collide(side):
     exact = 100_000 * torch.tensor(10_000.0).double() ** (-torch.arange(8).double() / 8)
     expected = torch.stack([exact.cos(), exact.sin()]).float()
     assert h.difference(rows[100_000], expected) <= 1e-6
-
-
-def test_learned_frequencies_start_as_the_fixed_ones():
-    models = [
-        h.build("rope", target="attention", rope_base=300.0, rope_learned=learned).eval()
-        for learned in (False, True)
-    ]
-    models[1].load_state_dict(models[0].state_dict(), strict=False)
-    outputs = (h.log_probs(model, h.source_batch(), h.target_batch()) for model in models)
-    assert h.difference(*outputs) <= h.TOLERANCE
 
 
 def test_pairs_that_cannot_be_read_as_complex_numbers_turn_alike():

@@ -5,6 +5,7 @@ import helpers as h
 import one_attention as one
 import pytest
 import torch
+from attention_oracles import sinusoid
 from input_oracles import fairseqs_sinusoid, largest_difference, passages
 from test_oracles import assert_attention
 
@@ -57,12 +58,6 @@ def test_without_a_gap_the_separator_is_a_word():
     assert h.difference(plain, named) == 0
 
 
-def interleaved(places, width):
-    w = 10_000.0 ** (-2 * torch.arange(width // 2).double() / width)
-    angles = places.double()[:, None] * w
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
-
-
 @pytest.mark.parametrize("encoder", ["sinusoidal", "rope"])
 @torch.no_grad()
 def test_the_place_in_the_segment_enters_the_input(encoder):
@@ -75,10 +70,10 @@ def test_the_place_in_the_segment_enters_the_input(encoder):
             segment, inside = numbers(b, torch.arange(int(real.sum())))
             rows = torch.zeros_like(before[real, b])
             if encoder == "sinusoidal":
-                rows += torch.cat([interleaved(inside, 32), interleaved(segment, 32)], dim=1)
+                rows += torch.cat([sinusoid(inside, 32), sinusoid(segment, 32)], dim=1)
                 rows += fairseqs_sinusoid(torch.tensor(number + 1), 64)
             elif number == 0:
-                rows += interleaved(inside, 64)
+                rows += sinusoid(inside, 64)
             assert h.difference(after[real, b] - before[real, b], rows) <= 2e-5
 
 
@@ -103,10 +98,5 @@ def test_segments_keep_the_contract(encoder, target, options, left):
     forcing.assert_padding_moves_nothing(model, source, target_in)
     forcing.assert_steps_equal_one_pass(model, source, target_in)
     forcing.assert_beams_keep_their_sentence(model, 2, left)
-
-
-@every_use
-def test_every_parameter_learns_on_documents(encoder, target, options):
-    model = h.visible(encoder, target=target, **options).train()
-    h.loss_of(model, *documents()).backward()
+    h.loss_of(model.train(), source, target_in).backward()
     assert all(float(p.grad.abs().max()) > 0 for p in h.position_parameters(model))

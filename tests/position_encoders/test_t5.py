@@ -6,8 +6,6 @@ import pytest
 import torch
 from oracles import transformers_module
 
-from fairseq_floater.position_encoders.t5 import log_buckets
-
 every_side = pytest.mark.parametrize("side", one.SIDES)
 SMALL = {"t5_buckets": 8, "t5_max_distance": 9}  # reached within LENGTH
 
@@ -29,12 +27,3 @@ def test_the_bias_is_hugging_faces(side, options):
     seen = one.causal_mask(stack, 200) == 0
     found, expected = one.bias(stack, one.tokens(200)), oracle.compute_bias(200, 200)
     assert h.difference(found[..., seen], expected[..., seen]) <= 1e-6
-
-
-@pytest.mark.parametrize(("side", "first"), [("encoder", 91), ("decoder", 113)])
-def test_the_last_bucket_begins_where_the_docs_say(side, first):
-    count = 32 if side == "decoder" else 16
-    buckets = log_buckets(torch.arange(400), count, 128)
-    assert buckets[first - 1] == count - 2
-    assert set(buckets[first:].tolist()) == {count - 1}
-    assert buckets[: count // 2].tolist() == list(range(count // 2))

@@ -97,7 +97,8 @@ def test_the_laws_are_those_asked_for():
     torch.manual_seed(0)
     logs = drawn_factors(Stretching(0.25, 4, log=True), 4000, CPU).log() / math.log(4)
     shifts = drawn_shifts(Shifting(-5, 5), torch.ones(4000)) / 5
-    for drawn in (logs, shifts):
+    factors = drawn_factors(Stretching(0.5, 2.5), 4000, CPU) - 1.5
+    for drawn in (logs, shifts, factors):
         assert drawn.min() >= -1.001 and drawn.max() <= 1.001
         assert float(drawn.mean()) == pytest.approx(0, abs=0.04)
         assert float(drawn.std()) == pytest.approx(1 / 3**0.5, abs=0.03)
@@ -276,35 +277,6 @@ def test_a_shared_shift_that_fills_a_range_leaves_room_for_the_longer_side(monke
     assert target.rows(numbers(batch[1].eq(h.PAD)))[1] == 16  # one more than needed
 
 
-def test_every_process_draws_its_own(monkeypatch):
-    law = WarpLaw(Stretching(0.5, 2, log=True), Shifting(-5, 5), 0.5)
-    padding, drawn = torch.zeros(50, 9, dtype=torch.bool), []
-    for rank in range(4):
-        monkeypatch.setattr("fairseq.distributed.utils.get_global_rank", lambda rank=rank: rank)
-        torch.manual_seed(5)  # as fairseq does in every process
-        warp = DrawnWarp.of_source(law, padding)
-        assert len(warp.factor) == len(warp.shift) == len(warp.jitter) == 50
-        chosen = chosen_positions(Drawing(64), padding).float()
-        drawn.append((warp.factor, warp.shift, warp.jitter, chosen))
-    for i, mine in enumerate(drawn):
-        assert all((a - b).abs().mean() > 0.05 for other in drawn[:i] for a, b in zip(mine, other))
-
-
-def test_every_process_and_every_batch_of_an_update_draws_its_own_factors(monkeypatch):
-    draws = []
-    for rank in range(8):
-        monkeypatch.setattr("fairseq.distributed.utils.get_global_rank", lambda rank=rank: rank)
-        torch.manual_seed(5)  # as fairseq does in every process
-        draws += [drawn_factors(Stretching(0.5, 2.5), 4000, CPU) for _ in range(2)]
-    torch.manual_seed(5)
-    assert torch.equal(draws[0], torch.empty(4000, 1).uniform_(0.5, 2.5))
-    for i, factors in enumerate(draws):
-        assert factors.min() >= 0.5 and factors.max() <= 2.5
-        assert float(factors.mean()) == pytest.approx(1.5, abs=0.04)
-        assert float(factors.std()) == pytest.approx(2 / 12**0.5, abs=0.04)
-        assert all((factors - other).abs().mean() > 0.1 for other in draws[:i])
-
-
 def test_the_table_is_long_enough_for_any_draw():
     positions = torch.arange(50).expand(200, 50)
     for limits in ((0.5, 2.5), (1.0, 1.0), (0.3, 3.3)):
@@ -313,3 +285,18 @@ def test_the_table_is_long_enough_for_any_draw():
         rows, count, before = warp.rows(positions)
         assert int(rows.min()) >= 0 and int(rows.max()) < count and before == 0
         assert count <= 50 * limits[1] * ROWS_PER_TOKEN + 2
+
+
+def test_every_process_and_every_batch_of_an_update_draws_its_own(monkeypatch):
+    law = WarpLaw(Stretching(0.5, 2.5), Shifting(-5, 5), 0.5)
+    padding, drawn = torch.zeros(50, 9, dtype=torch.bool), []
+    for rank in range(4):
+        monkeypatch.setattr("fairseq.distributed.utils.get_global_rank", lambda rank=rank: rank)
+        torch.manual_seed(5)  # as fairseq does in every process
+        for _ in range(2):
+            warp = DrawnWarp.of_source(law, padding)
+            assert len(warp.factor) == len(warp.shift) == len(warp.jitter) == 50
+            chosen = chosen_positions(Drawing(64), padding).float()
+            drawn.append((warp.factor, warp.shift, warp.jitter, chosen))
+    for i, mine in enumerate(drawn):
+        assert all((a - b).abs().mean() > 0.05 for other in drawn[:i] for a, b in zip(mine, other))

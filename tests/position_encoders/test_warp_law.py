@@ -113,7 +113,7 @@ def test_it_is_taken_where_it_changes_something():
 @pytest.mark.parametrize("option", ["stretch", "shift", "jitter", "random"])
 def test_encoders_without_real_positions_are_refused(option):
     value = {"stretch": "1:2", "shift": "500", "jitter": 0.5, "random": 64}[option]
-    for encoder in ("learned", "rnn", "none", "conv", "token-rnn"):
+    for encoder in ("learned", "rnn", "none", "conv", "token-rnn", "cope", "forget"):
         words = f"`--position-{option}` needs positions between .* is {encoder} instead"
         with pytest.raises(ValueError, match=words):
             made(encoder, **{f"position_{option}": value})

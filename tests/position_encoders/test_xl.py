@@ -59,19 +59,6 @@ def test_parameters_start_from_xaviers_law():
         assert h.difference(part.u.detach(), part.v.detach()) > 0
 
 
-def test_learned_frequencies_start_as_the_fixed_ones_and_are_learned():
-    models = [
-        h.build("xl", target="attention", xl_learned=learned).eval() for learned in (False, True)
-    ]
-    assert (
-        h.difference(*(h.log_probs(m, h.source_batch(), h.target_batch()) for m in models))
-        <= h.TOLERANCE
-    )
-    h.loss_of(models[1]).backward()
-    for stack in (models[1].encoder, models[1].decoder):
-        assert float(stack.positions.frequencies.grad.abs().min()) > 0
-
-
 def test_the_rows_that_occur_are_found_again():
     rows = torch.tensor([[[7, 2], [2, 5]], [[9, 9], [0, 9]]])
     used, places = distinct(rows, 10)

@@ -24,12 +24,6 @@ def new_keys(requires_grad=False):
     return Keys(k, v)
 
 
-def randomised(case, seed=0):
-    model = h.build(*case, seed=seed).eval()
-    h.randomise_positions(model)
-    return model
-
-
 def test_keys_are_all_there_while_their_room_doubles():
     held, keys, rooms = {}, [], []
     for _ in range(2 * SMALLEST_ROOM + 1):
@@ -114,7 +108,7 @@ def test_what_two_beams_share_is_not_written_again():
 @split
 @pytest.mark.parametrize("beam", [1, 4])
 def test_steps_past_the_doubling_equal_one_pass_among_reordered_beams(case, beam):
-    model = h.fast(randomised(case))
+    model = h.fast(h.visible(*case))
     source = h.source_batch()[:1] if beam > 1 else h.source_batch()[:1].expand(4, -1)
     steps = SMALLEST_ROOM + 8
     target_in = torch.cat([h.shifted(h.sentence(steps, seed=n)) for n in range(4)])
@@ -127,7 +121,7 @@ def test_steps_past_the_doubling_equal_one_pass_among_reordered_beams(case, beam
 
 
 def test_reordered_copies_of_a_sentence_are_what_they_were():
-    model = randomised(SPLIT["rope"])
+    model = h.visible(*SPLIT["rope"])
     source = h.source_batch(lengths=(7, 5))
     out = model.encoder(source, src_lengths=torch.tensor([7, 5]))
     apart = model.encoder.reorder_encoder_out(out, torch.tensor([0, 1, 0, 1]))
@@ -165,8 +159,7 @@ SEARCHES = {
 )
 def test_any_order_of_hypotheses_keeps_each_with_its_source(case, options, order):
     """A user's own search may drop hypotheses one by one, or mix those of several sentences."""
-    model = h.build(*case, **options).eval()
-    h.randomise_positions(model)
+    model = h.visible(*case, **options)
     source, copies = h.source_batch(lengths=(7, 4)), torch.arange(2).repeat_interleave(3)
     targets = torch.cat([h.shifted(h.sentence(6, seed=i)) for i in range(6)])
     with torch.no_grad():

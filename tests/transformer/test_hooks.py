@@ -150,15 +150,6 @@ def test_notes_are_kept_and_reordered_with_their_keys(attention):
         assert difference(found[0], expected) <= 1e-5
 
 
-@torch.no_grad()
-def test_attention_drops_out_in_training_alone(attention):
-    x = torch.randn(LENGTH, SENTENCES, WIDTH)
-    one, again = (attention(x, x, x, need_weights=False)[0] for _ in range(2))
-    assert torch.equal(one, again)
-    attention.train()
-    assert difference(attention(x, x, x, need_weights=False)[0], one) > 1e-2
-
-
 @pytest.mark.parametrize("lengths", [(7, 12, 5), (9, 9, 9)], ids=["padded", "whole"])
 def test_rows_with_the_projections_own_bias_do_what_each_projection_does(lengths):
     model = randomise_positions(build("floater", target="qkv", dropout=0.0)).train()

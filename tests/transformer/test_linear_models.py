@@ -12,8 +12,6 @@ from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.hooks import AttentionHooks
 from fairseq_floater.position_encoders.in_attention import AttentionPositions
-from fairseq_floater.transformer.attention import PositionBiasedAttention
-from fairseq_floater.transformer.linear_attention import LinearAttention
 
 COSINE, CROSS = {"linear_kernel": "cosine"}, {"linear_cross": True}
 MODELS = {
@@ -43,23 +41,6 @@ def built(case, **options):
 def seen(case, **options):
     """A model in evaluation mode with random, clearly visible positions."""
     return h.randomise_positions(built(case, **options)).eval()
-
-
-def attentions(model):
-    """A model's self-attentions, and its cross-attentions."""
-    own = [b.self_attn for s in (model.encoder, model.decoder) for b in s.layers]
-    return own, [b.encoder_attn for b in model.decoder.layers]
-
-
-@every_model
-def test_self_attention_is_linear_and_cross_attention_where_it_is_asked_for(case):
-    own, cross = attentions(built(case))
-    kernel = case[3].get("linear_kernel", "elu")
-    assert {(type(a), a.kernel) for a in own} == {(LinearAttention, kernel)}
-    kind = LinearAttention if "linear_cross" in case[3] else PositionBiasedAttention
-    assert {type(a) for a in cross} == {kind}
-    for attention in sum(attentions(h.build("rope", target="attention")), []):
-        assert type(attention) is PositionBiasedAttention
 
 
 @every_model
@@ -189,22 +170,6 @@ def test_an_encoder_that_needs_logits_is_refused_and_no_other(name):
             part = type(getattr(block, attribute))
             for hook in ("bias", "values", "scaling"):
                 assert getattr(part, hook) is getattr(AttentionHooks, hook)
-
-
-REFUSED = {
-    "kernel-alone": (COSINE, "`--linear-kernel` must come with `--attention-kind linear`.*softmax"),
-    "cross-alone": (CROSS, "`--linear-cross` must come with `--attention-kind linear`.*softmax"),
-    "cross-self": (
-        {"cross_self_attention": True, **LINEAR},
-        "`--cross-self-attention` must be off with `--attention-kind linear`",
-    ),
-}
-
-
-@pytest.mark.parametrize(("options", "words"), REFUSED.values(), ids=REFUSED)
-def test_bad_options_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        h.build(position_encoder="none", **options)
 
 
 @pytest.mark.parametrize(

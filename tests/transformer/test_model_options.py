@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import re
 
 import helpers as h
 import pytest
@@ -62,12 +61,6 @@ def test_torchdiffeqs_solvers_give_the_same_model(solver, gradient):
         assert distance <= 0.1 * float(expected[name].norm()) + 1e-6
 
 
-def test_delta_is_the_time_between_tokens():
-    models = [h.visible("floater", floater_delta=delta) for delta in (0.1, 0.2)]
-    for fine, coarse in zip(h.tables(models[0], 23), h.tables(models[1], 12), strict=True):
-        assert h.difference(fine[::2], coarse) <= 1e-5
-
-
 @h.every_mechanism
 def test_hydras_configuration_builds_the_same_model(encoder, blocks, target):
     expected = h.build(encoder, blocks, target)
@@ -96,38 +89,6 @@ def test_another_encoders_options_are_warned_of(options, said, caplog):
         h.build("rope", target="attention", **options)
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert all(said in warning for warning in warnings) and bool(warnings) == bool(said)
-
-
-BAD = [
-    ({"position_encoder": "wavelet"}, ["--position-encoder", "one of floater", "'wavelet'"]),
-    ({"floater_delta": 0.0}, ["--floater-delta", "positive", "0.0"]),
-    ({"floater_delta": "wide"}, ["--floater-delta", "type float", "'wide'"]),
-    ({"floater_time_scale": -1.0}, ["--floater-time-scale", "positive", "-1.0"]),
-    ({"floater_lr_scale": 0.0}, ["--floater-lr-scale", "positive", "0.0"]),
-    ({"floater_init_scale": -0.1}, ["--floater-init-scale", "at least 0", "-0.1"]),
-    ({"floater_step_size": 0.0}, ["step", "positive", "0.0"]),
-    ({"floater_gradient": "adjoint"}, ["gradient", "adjoint", "needs", "but is auto"]),
-    ({"floater_update_interval": 0}, ["--floater-update-interval", "at least 1", "0 instead"]),
-    ({"floater_update_interval": 2.5}, ["--floater-update-interval", "int", "2.5"]),
-    ({"base_layers": 1}, ["--base-layers", "must be 0", "1 instead"]),
-    ({"ddp_backend": "fully_sharded"}, ["--ddp-backend", "must not be", "fully_sharded"]),
-    (
-        {"encoder_xformers_att_config": "{}"},
-        ["--encoder-xformers-att-config", "must not be", "'{}'"],
-    ),
-    (
-        {"decoder_xformers_att_config": "{}"},
-        ["--decoder-xformers-att-config", "must not be", "'{}'"],
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"), BAD, ids=["-".join(map(str, *o.items())) for o, _ in BAD]
-)
-def test_bad_options_are_refused_with_name_rule_and_value(options, words):
-    with pytest.raises(ValueError, match=".*".join(map(re.escape, words))):
-        h.build(**{"position_encoder": "floater", "position_target": "qkv", **options})
 
 
 @pytest.mark.parametrize(

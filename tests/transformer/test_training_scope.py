@@ -111,40 +111,6 @@ def test_the_flow_alone_learns_under_activation_checkpointing(checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            {"floater_freeze": True, "floater_train": "all"},
-            "`--floater-train` must be transformer with `--floater-freeze`.* is all",
-        ),
-        (
-            {"floater_autonomous": True, "floater_time_scale": 2.0},
-            "`--floater-time-scale` must be 1 with `--floater-autonomous`, but is 2",
-        ),
-        (
-            {"position_encoder": "rnn", "floater_freeze": True},
-            "`--floater-train` must be all with --position-encoder rnn, but is transformer",
-        ),
-        (
-            {"floater_start": "bias", "position_target": "hidden"},
-            "`--floater-start` must be zero with `--position-target` hidden",
-        ),
-        (
-            {"position_encoder": "t5", "floater_train": "rest"},
-            "`--floater-train` must be all with --position-encoder t5, but is rest",
-        ),
-        (
-            {"position_encoder": "rnn", "floater_start": "bias"},
-            "`--floater-start` must be zero with --position-encoder rnn, but is bias",
-        ),
-    ],
-)
-def test_contradictions_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        robertas.roberta(**options)
-
-
-@pytest.mark.parametrize(
     ("options", "warns"),
     [
         ({"floater_train": "dynamics"}, True),
@@ -166,21 +132,10 @@ def test_one_trajectory_for_all_is_warned_of(options, warns, caplog):
 # Training keeps the table of a frozen flow.
 
 
-def counted(model, monkeypatch):
-    signal, calls = model.encoder.sentence_encoder.positions, []
-
-    def compute(*args, _compute=signal.rows):
-        calls.append(_compute(*args))
-        return calls[-1]
-
-    monkeypatch.setattr(signal, "rows", compute)
-    return calls
-
-
 @every_scope
 def test_a_frozen_flow_is_solved_once(scope, monkeypatch):
     model = build("roberta", floater_train=scope)
-    calls = counted(model, monkeypatch)
+    calls = helpers.recorded(model, monkeypatch)
     for update in range(4):
         model.train().set_num_updates(update)
         loss_of(model).backward()
@@ -189,7 +144,7 @@ def test_a_frozen_flow_is_solved_once(scope, monkeypatch):
 
 def test_a_frozen_flow_is_solved_anew_where_it_changed(monkeypatch):
     model = build("roberta", floater_train="transformer").train()
-    calls = counted(model, monkeypatch)
+    calls = helpers.recorded(model, monkeypatch)
     first = loss_of(model)
     model.load_state_dict(model.state_dict())
     assert torch.equal(loss_of(model), first) and len(calls) == 2
