@@ -1,5 +1,6 @@
 """Attention in a stack's first block, run as the stack runs it, for comparison with oracles."""
 
+import pytest
 import torch
 from helpers import build, difference, parts, randomise_positions
 
@@ -9,6 +10,7 @@ from fairseq_floater.position_encoders.warp_law import Shifting, Stretching, War
 from fairseq_floater.transformer.stack_positions import prepare
 
 SIDES = ("encoder", "decoder")
+every_side = pytest.mark.parametrize("side", SIDES)
 LENGTH, SENTENCES, WIDTH = 13, 2, 64
 
 

@@ -9,7 +9,6 @@ from fairseq_floater.position_encoders.cope import Interpolated
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.transformer.masks import additive_mask
 
-every_side = pytest.mark.parametrize("side", one.SIDES)
 HEAD, HEADS = 16, 4
 
 
@@ -34,7 +33,7 @@ def oracles_term(stack, q, k, mask=0.0):
     return torch.where(hidden, after, before)
 
 
-@every_side
+@one.every_side
 @pytest.mark.parametrize("padded", [[0, 1, 2], [11, 12], [0, 5, 6, 9, 12]], ids=str)
 @torch.no_grad()
 def test_padding_is_not_counted(side, padded):
@@ -67,7 +66,7 @@ def test_gradient_of_the_interpolation():
     assert torch.autograd.gradcheck(Interpolated.apply, inputs)
 
 
-@every_side
+@one.every_side
 @torch.no_grad()
 def test_half_precision_counts_in_float32(side):
     part = one.stack_of(side, "cope").layers[0].positions
@@ -78,7 +77,7 @@ def test_half_precision_counts_in_float32(side):
     assert torch.equal(counted[0, 0][seen], distances[seen].abs() + 1.0)  # bfloat16 counts to 256
 
 
-@every_side
+@one.every_side
 def test_nan_among_the_logits_is_no_index(side):
     """NaN reaches the output, so that mixed-precision training skips the update."""
     stack, x = one.stack_of(side, "cope"), one.stream()

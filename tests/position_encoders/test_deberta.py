@@ -12,7 +12,6 @@ from fairseq_floater.position_encoders.deberta import signed_log_buckets
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.position_encoders.transforms import At
 
-every_side = pytest.mark.parametrize("side", one.SIDES)
 SHAPE = {
     "hidden_size": one.WIDTH,
     "num_attention_heads": 4,
@@ -43,7 +42,7 @@ def assert_equals_oracle(stack, oracle, relative_pos, vectors, length):
 
 
 @torch.no_grad()
-@every_side
+@one.every_side
 @pytest.mark.parametrize(("distance", "length"), [(4, 12), (20, 7)])
 def test_own_projections_are_transformers_deberta(side, distance, length):
     theirs = transformers_module("deberta.modeling_deberta")
@@ -66,7 +65,7 @@ def test_own_projections_are_transformers_deberta(side, distance, length):
 
 
 @torch.no_grad()
-@every_side
+@one.every_side
 @pytest.mark.parametrize(
     ("buckets", "distance", "length"), [(0, 4, 12), (0, 20, 7), (8, 20, 30), (6, 6, 12)]
 )

@@ -5,8 +5,6 @@ import one_attention as one
 import pytest
 import torch
 
-every_side = pytest.mark.parametrize("side", one.SIDES)
-
 
 def stack_with(side, threshold=4, multiple=1.0, c=0.3, seed=7):
     """A stack whose network f has kinks within the range of its input."""
@@ -42,7 +40,7 @@ def test_the_pieces_of_f_have_its_values_and_gradients(second):
         assert h.difference(actual, wanted) <= 1e-4 * (1 + float(wanted.abs().max()))
 
 
-@every_side
+@one.every_side
 @torch.no_grad()
 def test_past_the_threshold_the_first_token_is_a_whole_sentence_away(side):
     stack = stack_with(side, threshold=16)

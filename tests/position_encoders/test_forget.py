@@ -8,8 +8,6 @@ import torch
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.transformer.masks import additive_mask
 
-every_side = pytest.mark.parametrize("side", one.SIDES)
-
 
 def oracles_bias(stack, x):
     """x-transformers' bias [B, H, T, T] with the first block's gate, for ``x`` [T, B, C]."""
@@ -21,7 +19,7 @@ def oracles_bias(stack, x):
     return found.tril() if causal else found
 
 
-@every_side
+@one.every_side
 @pytest.mark.parametrize("padded", [[0, 1, 2], [11, 12], [0, 5, 6, 9, 12]], ids=str)
 @torch.no_grad()
 def test_padding_forgets_nothing(side, padded):
@@ -62,7 +60,7 @@ def test_half_precision_sums_in_float32():
     assert float(found[0, 0, 599, 0]) == pytest.approx(-599, rel=0.01)
 
 
-@every_side
+@one.every_side
 @torch.no_grad()
 def test_shut_gates_stay_within_float16(side):
     stack = one.stack_of(side, "forget").half()

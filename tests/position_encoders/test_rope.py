@@ -8,11 +8,10 @@ from oracles import transformers_module
 
 from fairseq_floater.position_encoders.rope import turn_pairs
 
-every_side = pytest.mark.parametrize("side", one.SIDES)
 HEAD = 16
 
 
-@every_side
+@one.every_side
 @pytest.mark.parametrize("values", [False, True], ids=["q-k", "q-k-v"])
 @torch.no_grad()
 def test_attention_is_roformers(side, values):
@@ -42,7 +41,7 @@ def test_attention_is_roformers(side, values):
     assert h.difference(output, ours.out_proj(read).transpose(0, 1)) <= 1e-5
 
 
-@every_side
+@one.every_side
 def test_far_angles_do_not_collide(side):
     """Angles in float32 are off by 0.004 at 100,000; the first frequency is 1 radian a token."""
     stack = one.stack_of(side, "rope")

@@ -5,11 +5,10 @@ import one_attention as one
 import pytest
 import torch
 
-every_stack = pytest.mark.parametrize("side", ["encoder", "decoder"])
 CLIP = 5
 
 
-@every_stack
+@one.every_side
 @torch.no_grad()
 def test_keys_are_those_of_wav2vec2_bert(side, monkeypatch):
     """Compared with transformers' Wav2Vec2BertSelfAttention, ``relative_key``."""

@@ -6,11 +6,10 @@ import pytest
 import torch
 from oracles import transformers_module
 
-every_side = pytest.mark.parametrize("side", one.SIDES)
 SMALL = {"t5_buckets": 8, "t5_max_distance": 9}  # reached within LENGTH
 
 
-@every_side
+@one.every_side
 @pytest.mark.parametrize("options", [{}, SMALL], ids=["default", "small"])
 @torch.no_grad()
 def test_the_bias_is_hugging_faces(side, options):

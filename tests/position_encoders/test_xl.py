@@ -9,10 +9,8 @@ import torch
 
 from fairseq_floater.position_encoders.xl import distinct
 
-every_stack = pytest.mark.parametrize("side", ["encoder", "decoder"])
 
-
-@every_stack
+@one.every_side
 @torch.no_grad()
 def test_both_stacks_are_xlnets_attention(side):
     """Compared with transformers' XLNetRelativeAttention, ``attn_type`` bi and uni."""
