@@ -6,6 +6,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_floater.errors import UsageError
@@ -234,6 +235,11 @@ def as_options(values: Mapping[str, Any]) -> list[str]:
         if value is not True:
             options += [str(v) for v in value] if isinstance(value, list) else [str(value)]
     return options
+
+
+def as_path(path: str | Path) -> str:
+    """Return a path in a form that no command takes for an option."""
+    return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def dashed(values: Mapping[str, Any]) -> dict[str, Any]:

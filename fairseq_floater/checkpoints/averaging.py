@@ -205,8 +205,8 @@ def _accumulate(
         reference = reference or model
         args = vars(model_args(state, path))
         positions = positions or args
-        _check_same_model(reference, model, paths[0], path)
-        _check_same_positions(positions, args, paths[0], path)
+        if fault := _difference(model, reference) or _other_option(args, positions):
+            raise CheckpointError(f"{path} and {paths[0]} are of different models: {fault}.")
         for name, tensor in model.items():
             if not tensor.isfinite().all():
                 raise CheckpointError(f"{path} cannot be averaged: {name} is not finite.")
@@ -241,9 +241,8 @@ def _updates(state: dict[str, Any]) -> int:
     return history[-1].get("num_updates") or 0
 
 
-def _check_same_model(
-    reference: dict[str, Tensor], model: dict[str, Tensor], first: Path, path: Path
-) -> None:
+def _difference(model: dict[str, Tensor], reference: dict[str, Tensor]) -> str:
+    """Return how a model differs from another one; empty if both have the same tensors."""
     differing = reference.keys() ^ model.keys() or {
         name
         for name, tensor in model.items()
@@ -251,21 +250,15 @@ def _check_same_model(
         # Parameters are stored divided by their learning-rate scale: different scales cannot be averaged.
         or (name.endswith("lr_scale") and not torch.equal(tensor, reference[name]))
     }
-    if differing:
-        raise CheckpointError(
-            f"{path} and {first} are of different models: they differ in {min(differing)}."
-        )
+    return f"they differ in {min(differing)}" if differing else ""
 
 
-def _check_same_positions(
-    reference: dict[str, Any], args: dict[str, Any], first: Path, path: Path
-) -> None:
-    """Raise CheckpointError if options differ that no tensor shows, such as the base of RoPE."""
-    names = {o.dest: o.default for o in all_options() if o.dest not in _OF_TRAINING}
-    for name, default in {**names, _NO_BASE: False}.items():
+def _other_option(args: dict[str, Any], reference: dict[str, Any]) -> str:
+    """Return how options differ that no tensor shows, such as the base of RoPE; empty if none does."""
+    defaults = {o.dest: o.default for o in all_options() if o.dest not in _OF_TRAINING}
+    for name, default in {**defaults, _NO_BASE: False}.items():
         # An option that an older checkpoint does not name had its default value.
         this, other = (default if o.get(name) is None else o[name] for o in (args, reference))
         if this != other:
-            raise CheckpointError(
-                f"{path} and {first} are of different models: {name} is {this} and {other}."
-            )
+            return f"{name} is {this} and {other}"
+    return ""

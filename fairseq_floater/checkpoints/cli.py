@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.checkpoints.averaging import average
-from fairseq_floater.checkpoints.donor import WAYS
+from fairseq_floater.checkpoints.donor import LAST, TILE
 from fairseq_floater.checkpoints.import_roberta import import_roberta
 from fairseq_floater.checkpoints.import_translation import import_translation
 from fairseq_floater.checkpoints.position_loss import BREAK_MODES, MASKINGS, position_loss
@@ -47,7 +47,7 @@ def add_warm_start(verbs: Any) -> None:
     )
     parser.add_argument(
         "--extend",
-        choices=WAYS,
+        choices=(TILE, LAST),
         help="RoBERTa: how to fill the donor's table up to --max-positions: repeat all its rows "
         "(tile) or the last one",
     )

@@ -46,7 +46,8 @@ from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.shared_options import BOTH
 from fairseq_floater.transformer.owners import biases_of, positions_of
 
-TILE, LAST = WAYS = ("tile", "last")
+# Values of `--extend`.
+TILE, LAST = "tile", "last"
 _NO_BASE = "no_token_positional_embeddings"
 _TABLE = "encoder.sentence_encoder.embed_positions.weight"  # of a RoBERTa's positions
 _UNSET = object()

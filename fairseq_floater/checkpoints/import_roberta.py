@@ -165,9 +165,8 @@ def _save(
         dictionary.save(str(temporary))
         save_checkpoint(state, output)
 
-    write_whole(
-        output.parent / "dict.txt", write
-    )  # renamed to dict.txt only after the checkpoint is saved
+    # Renamed to dict.txt only after the checkpoint is saved.
+    write_whole(output.parent / "dict.txt", write)
 
 
 def _read_fairseq(path: Path) -> Source:

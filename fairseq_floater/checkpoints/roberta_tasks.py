@@ -22,9 +22,6 @@ from fairseq_floater.checkpoints.rebuild import (
     load_dictionaries,
 )
 
-# Registers an architecture that a checkpoint may name.
-from fairseq_floater.transformer import bert  # noqa: F401
-
 
 def check_state(state: dict[str, Any], path: Path, data: Path) -> None:
     """Check that a checkpoint is a RoBERTa's, with the dictionary of ``data`` (dict.txt or input0/dict.txt).

@@ -74,11 +74,6 @@ class Request:
     preparation: tuple[str, ...] = ()  # further options of the script that prepares the text
 
 
-def place(path: str | Path) -> str:
-    """Return a path in a form that no command takes for an option."""
-    return f"./{path}" if str(path).startswith("-") else str(path)
-
-
 def in_precision(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
     """Return options, without ``fp16`` on a CPU or if ``machines`` excludes half precision."""
     full = machines.on_cpu or not machines.fp16

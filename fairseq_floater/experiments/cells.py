@@ -55,14 +55,14 @@ def select(cells: Sequence[Cell], patterns: str = "") -> list[Cell]:
             )
     if not wanted:
         return list(cells)
-
-    seeds = list(dict.fromkeys(cell.seed for cell in cells))
-
-    def place(cell: Cell) -> tuple[int, int]:
-        matches = (fnmatch.fnmatchcase(cell.name, pattern) for pattern in wanted)
-        return seeds.index(cell.seed), next((i for i, m in enumerate(matches) if m), len(wanted))
-
-    return sorted((cell for cell in cells if place(cell)[1] < len(wanted)), key=place)
+    chosen = (
+        cell
+        for seed in dict.fromkeys(cell.seed for cell in cells)
+        for pattern in wanted
+        for cell in cells
+        if cell.seed == seed and fnmatch.fnmatchcase(cell.name, pattern)
+    )
+    return list(dict.fromkeys(chosen))
 
 
 class Outcome(NamedTuple):
@@ -77,14 +77,12 @@ def run_cells(
     launcher: Launcher,
     jobs: int = 1,
     *,
-    begin: Callable[[Cell], None] = lambda cell: None,
     stop_early: bool = False,
 ) -> Outcome:
     """Run cells side by side, print why a cell fails, and skip cells that other processes are running.
 
     Args:
         jobs: number of cells at a time; 1 in a dry run.
-        begin: called before each run.
         stop_early: start no further run after one failed or was skipped.
 
     Raises:
@@ -96,7 +94,8 @@ def run_cells(
         launcher.check_stopped()
         if stop_early and any(outcome):
             return
-        begin(cell)
+        if launcher.dry_run:
+            print(f"# {cell.name}", flush=True)
         assert cell.job is not None
         try:
             cell.job(launcher).run()
@@ -187,7 +186,7 @@ def seconds_left(cells: Iterable[Cell]) -> float | None:
 def _share_trained(folder: Path, record: dict[str, Any]) -> float:
     if record.get("trained"):
         return 1.0
-    stage = next((s for s in ("scratch", "finetune") if s in record["arguments"]), None)
+    stage = next((s for s in ("donor", "scratch", "finetune") if s in record["arguments"]), None)
     log = folder / "train.log"
     updates = UPDATE.findall(_end_of(log)) if stage and log.exists() else []
     if not updates or stage is None:

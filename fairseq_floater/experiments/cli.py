@@ -13,7 +13,6 @@ from fairseq_floater.experiments.hardware import add_machine_options, machines_f
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import STAGES
 from fairseq_floater.experiments.system import add_system_options, system_from_args
-from fairseq_floater.records import RECORD
 from fairseq_floater.verbs import add_verb, from_options
 
 
@@ -23,17 +22,6 @@ class Arguments:
 
     def format_text(self) -> str:
         return "\n".join(self.arguments)
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    folder: Path
-
-    def format_text(self) -> str:
-        return str(self.folder / RECORD)
-
-    def to_json_dict(self) -> dict[str, Any]:
-        return RunFolder(self.folder).read()
 
 
 def add_args(verbs: Any) -> None:
@@ -67,7 +55,7 @@ def add_run(verbs: Any) -> None:
     from fairseq_floater.experiments.preparation import RunRequest
     from fairseq_floater.experiments.protocol import Protocol
 
-    def run(args: argparse.Namespace) -> RunRecord | None:
+    def run(args: argparse.Namespace) -> RunFolder | None:
         experiment = commands.experiment_of(args)
         request = RunRequest(
             experiment,
@@ -86,7 +74,7 @@ def add_run(verbs: Any) -> None:
         with launcher.signals():
             protocol = Protocol(request, launcher)
             protocol.run()
-        return None if args.dry_run else RunRecord(protocol.path)
+        return None if args.dry_run else protocol.folder
 
     parser = add_verb(
         verbs,

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 
 from omegaconf import MISSING
@@ -163,10 +163,8 @@ def starter(name: str, machines: Machines) -> list[str]:
     """
     if not machines.torchrun:
         # fairseq itself starts a process for each GPU of a node.
-        foreign = (
-            [] if machines.world == 1 else [key for key in _LAUNCHER_VARIABLES if key in os.environ]
-        )
-        return ["env", *(f"--unset={key}" for key in foreign)] if foreign else []
+        foreign = [f"--unset={key}" for key in _LAUNCHER_VARIABLES if key in os.environ]
+        return ["env", *foreign] if foreign and machines.world > 1 else []
     # torchrun kills its processes 30 seconds after SIGTERM unless told otherwise: too soon for a big
     # checkpoint.
     argv = [*shell_words("--launch", machines.launch), "env", "FLOATER_SAVE_ON_SIGTERM=1"]
@@ -213,9 +211,7 @@ def machines_from_args(args: argparse.Namespace, budget: UpdateBudget | None = N
         if jobs := getattr(args, "jobs", None):  # they share the GPUs
             gpus = max(gpus // jobs, min(gpus, 1))
         processes = gpus if budget is None else budget.even_gpus(gpus, args.nodes)
-    machines = Machines(processes, args.nodes, args.cpu, not args.no_fp16)
-    if "launch" not in args:  # nothing is started
-        return machines
-    if args.nodes > 1 and not (args.launch and args.rendezvous):
+    starts = {name: vars(args)[name] for name in ("launch", "rendezvous") if name in args}
+    if args.nodes > 1 and not all(starts.values()):
         raise UsageError(f"--nodes {args.nodes} needs --launch and --rendezvous.")
-    return replace(machines, launch=args.launch, rendezvous=args.rendezvous)
+    return Machines(processes, args.nodes, args.cpu, not args.no_fp16, **starts)

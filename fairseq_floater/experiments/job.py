@@ -61,7 +61,10 @@ class Job(ABC):
     # Script that messages name if another process runs the job.
     script = "protocol.sh"
 
-    def __init__(self, path: Path, title: str, launcher: Launcher, locks: Locks | None = None):
+    def __init__(
+        self, request: Any, path: Path, title: str, launcher: Launcher, locks: Locks | None = None
+    ):
+        self.request, self.experiment = request, request.experiment
         self.path, self.title, self.launcher = path, title, launcher
         self.locks = locks or Locks(launcher.check_stopped)
         self.folder = RunFolder(path)
@@ -99,6 +102,7 @@ class Job(ABC):
             self.steps()
             with self.folder.changing() as record:
                 record["state"] = "done"
+                record.pop("reason", None)
             self._is_done = True
             self.further_steps()
 
@@ -124,17 +128,21 @@ class Job(ABC):
             self.launcher.say(f"{self.title}: {text}")
 
     def command(self, argv: list[Any], **places: Any) -> None:
-        """Run a command of this run; the first command also records :meth:`own_command`."""
-        if not self._has_worked and not self.launcher.dry_run and (alone := self.own_command()):
+        """Run a command of this run; the first one ends an earlier state, and records :meth:`own_command`."""
+        if not (self._has_worked or self._is_done or self.launcher.dry_run):
             with self.folder.changing() as record:
-                record["command"] = alone
+                record.pop("state", None)
+                record.pop("reason", None)
+                if alone := self.own_command():
+                    record["command"] = alone
         self._has_worked = True
-        self.run_unrecorded(argv, **places)
-
-    def run_unrecorded(self, argv: list[Any], **places: Any) -> None:
-        """Run a command that does not count as work of this run, such as making data that may exist."""
         places = {"name": self.title, "log": self.log, **places}
         self.launcher.run(argv, locks=self.locks.descriptors, **places)
+
+    def make_data(self, argv: list[Any]) -> None:
+        """Run a command that makes data for several runs; it does not count as work of this run."""
+        log = self.request.work / "data.log"
+        self.launcher.run(argv, name=self.title, log=log, locks=self.locks.descriptors)
 
     def make(self, step: Step) -> bool:
         """Make a step's result if it is missing or was made with other options.
@@ -221,25 +229,17 @@ class Job(ABC):
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Hold the run's lock; record the reason of a failure."""
+        """Hold the run's lock; record the reason of a failure, unless the run was and is done."""
         with self.locks.hold(self.path / ".lock", _LOCK_WAIT) as is_held:
             if not is_held:
                 self.launcher.say(f"Another {self.script} is running in {self.path}.")
                 raise BusyError
-            before: dict[str, Any] = {}
             try:
-                with self.folder.changing() as record:
-                    before = {k: record.pop(k) for k in ("state", "reason") if k in record}
                 yield
-            except BaseException as error:
-                after: dict[str, Any] = {}
-                if before.get("state") == "done" and not self._has_worked:
-                    after = before
-                elif isinstance(error, Exception) and not self._is_done:
-                    after = {"state": "failed", "reason": one_line(sentence(error))}
-                if after:
-                    with suppress(OSError, UserError), self.folder.changing() as record:
-                        record |= after
+            except Exception as error:
+                with suppress(OSError, UserError), self.folder.changing() as record:
+                    if record.get("state") != "done":
+                        record |= {"state": "failed", "reason": one_line(sentence(error))}
                 raise
 
     @contextmanager

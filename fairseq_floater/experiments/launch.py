@@ -20,6 +20,7 @@ from typing import Any
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.screen import Screen, TrainingLine, duration
 from fairseq_floater.files import write_whole
+from fairseq_floater.verbs import as_path
 
 _LAST_LINES = 3  # of a failed command's output that are shown
 _POLL = 0.2  # seconds between two looks at a running command
@@ -41,10 +42,6 @@ class BusyError(SystemExit):
     """Another process is at work on the same run."""
 
     code = 75
-
-
-def _word(word: Any) -> str:
-    return f"./{word}" if isinstance(word, Path) and str(word).startswith("-") else str(word)
 
 
 class Launcher:
@@ -137,9 +134,10 @@ class Launcher:
             CommandError: it failed.
             StoppedError: this process was told to stop, and the command has ended.
         """
-        command = [_word(word) for word in argv]
+        command = [as_path(word) if isinstance(word, Path) else str(word) for word in argv]
         if self.dry_run:
-            _print(command, output)
+            into = "" if output is None else f" > {shlex.quote(as_path(output))}"
+            print(shlex.join(command) + into, flush=True)
             return
         self.check_stopped()
         begin = 0
@@ -229,11 +227,6 @@ def _disk_fault(log: Path) -> str | None:
     except OSError as error:
         return f"{log.parent}: {error.strerror}"
     return None
-
-
-def _print(command: list[str], output: Path | None) -> None:
-    into = "" if output is None else f" > {shlex.quote(_word(output))}"
-    print(shlex.join(command) + into, flush=True)
 
 
 def _read(log: Path, place: int) -> tuple[list[str], int]:

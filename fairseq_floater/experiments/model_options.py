@@ -22,11 +22,7 @@ from fairseq_floater.position_encoders.registry import (
     block_numbers,
     check_depth,
 )
-from fairseq_floater.transformer import (  # noqa: F401  registers them
-    question_answering,
-    roberta,
-    translation,
-)
+from fairseq_floater.transformer import question_answering  # noqa: F401  registers the task
 
 # argparse writes its error messages to stderr, which all threads share.
 _ALONE = threading.Lock()

@@ -36,9 +36,11 @@ class RunRequest(Request):
 class DataSteps(Job):
     """The steps of a run that make its data, which several runs share."""
 
+    request: RunRequest
+    experiment: Experiment
+
     def __init__(self, request: RunRequest, path: Path, title: str, launcher: Launcher):
-        super().__init__(path, title, launcher)
-        self.request, self.experiment = request, request.experiment
+        super().__init__(request, path, title, launcher)
         self.data = request.data or request.work / "data"
         self.settings = self.experiment.settings(request.system, request.machines, request.seed)
 
@@ -100,16 +102,14 @@ class DataSteps(Job):
                 f"{self.experiment.path} splits its text by length: scripts/s2l.sh does that and trains its "
                 "systems. For another system pass the data that it made: --data WORK/data."
             )
-        log = self.request.work / "data.log"
         if wmt14 and raw is None:
             options: list[Any] = ["--out", self.data, "--bpe", self.settings["bpe"]]
             options += ["--vocab", self.settings["vocab"], *self.request.preparation]
-            self.run_unrecorded(["bash", SCRIPTS / "prepare_wmt14.sh", wmt14, *options], log=log)
+            self.make_data(["bash", SCRIPTS / "prepare_wmt14.sh", wmt14, *options])
             return
-        text = self._make_text(log=log)
-        command = floater("prepare", text, self.data, *self.arguments("prepare"))
+        text = self._make_text()
         try:
-            self.run_unrecorded(command, log=log)
+            self.make_data(floater("prepare", text, self.data, *self.arguments("prepare")))
         except CommandError:
             self.launcher.say(
                 f"If text or settings have changed, use another --work or remove {self.data}."
@@ -120,17 +120,17 @@ class DataSteps(Job):
     def _is_built_in(self) -> bool:
         return bool(self.request.task) or self.experiment.config.data.numbers is not None
 
-    def _make_text(self, **places: Any) -> Path:
+    def _make_text(self) -> Path:
         """Return the folder of the raw text; make the text first if it is the built-in corpus or a task."""
         self._check_raw()
         if self.request.task:
             (name, *options), text = self.request.task, self.request.work / "text"
-            self.run_unrecorded(floater("tasks", name, text, *options), **places)
+            self.make_data(floater("tasks", name, text, *options))
             return text
         if self.request.raw is not None:
             return self.request.raw
         text = self.request.work / "numbers"
-        self.run_unrecorded(floater("numbers", text, *self.arguments("numbers")), **places)
+        self.make_data(floater("numbers", text, *self.arguments("numbers")))
         return text
 
     def _check_raw(self) -> None:
@@ -157,10 +157,8 @@ class DataSteps(Job):
 
     def prepare_split(self) -> None:
         self._check_raw()  # before the lock makes a folder
-        work, places = self.request.work, {"log": self.request.work / "steps.log"}
+        work = self.request.work
         with self.alone(work / ".data.lock"):
-            text, split = self._make_text(name=work.name, **places), work / "split"
-            command = floater("s2l", "split", text, split, *self.arguments("split"))
-            self.run_unrecorded(command, name=work.name, **places)
-            command = floater("prepare", split, work / "data", *self.arguments("prepare"))
-            self.run_unrecorded(command, name=work.name, **places)
+            text, split = self._make_text(), work / "split"
+            self.make_data(floater("s2l", "split", text, split, *self.arguments("split")))
+            self.make_data(floater("prepare", split, work / "data", *self.arguments("prepare")))

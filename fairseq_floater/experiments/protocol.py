@@ -18,6 +18,7 @@ from fairseq_floater.evaluation.metrics import bleu_metric
 from fairseq_floater.evaluation.s2l.systems import token_counts
 from fairseq_floater.experiments.job import SCRIPTS, Step, Training, floater, python
 from fairseq_floater.experiments.launch import Launcher
+from fairseq_floater.experiments.looks import Look
 from fairseq_floater.experiments.preparation import DataSteps, RunRequest
 from fairseq_floater.experiments.run_folder import write_validation
 from fairseq_floater.experiments.system import PLAIN
@@ -66,17 +67,15 @@ class Protocol(DataSteps):
         return shlex.join(map(str, [*argv, *request.system.words()]))
 
     def steps(self) -> None:
-        whole = self.folder.read().get("state") == "done" and not self.launcher.dry_run
-        if not whole:
-            self.experiment.check_average(self.request.system)
-            # Find a tokenizer that is not installed before training.
-            bleu_metric(self.experiment.config.data.tokenize, self.settings["target"])
-        options = None if whole else self.check_options()
+        self.experiment.check_average(self.request.system)
+        # Find a tokenizer that is not installed before training.
+        bleu_metric(self.experiment.config.data.tokenize, self.settings["target"])
+        options = self.check_options()
         positions = None if self.request.system.encoder == PLAIN else options
         if positions is not None:
             self.signature = signature(positions)
         self.prepare_data()
-        if not (whole or self.launcher.dry_run):
+        if not self.launcher.dry_run:
             self._warn_of_limit()
         if positions is not None:
             self._warn_of_distances(positions)
@@ -101,8 +100,7 @@ class Protocol(DataSteps):
     def further_steps(self) -> None:
         for test in self.experiment.config.data.tests:
             for look in self.request.looks:
-                further = look.arguments, look.changes_losses
-                self._translate("average.pt", test, look.mark, *further)
+                self._translate("average.pt", test, look.mark, look)
 
     def check_options(self) -> argparse.Namespace:
         """Parse the options of the system's and the donor's training before hours are spent on either."""
@@ -189,22 +187,10 @@ class Protocol(DataSteps):
                 record["settings"] = (record["settings"] or self.settings) | made_of
                 record.setdefault("signature", self.signature)
 
-    def _translate(
-        self,
-        model: str,
-        test: str,
-        mark: str = "",
-        further: Sequence[str] = (),
-        changes_losses: bool = True,
-    ) -> None:
-        """Translate a test set with ``model``, a file of this run.
-
-        Args:
-            mark: part of the file names of the results.
-            further: further arguments of fairseq-generate.
-            changes_losses: whether losses differ from those without ``further``.
-        """
-        if self.request.losses and changes_losses:
+    def _translate(self, model: str, test: str, mark: str = "", look: Look | None = None) -> None:
+        """Translate a test set with ``model``, a file of this run; ``mark`` is part of the results' names."""
+        further = () if look is None else look.arguments
+        if self.request.losses and (look is None or look.changes_losses):
             self._generate("score-reference", model, test, f"losses.{test}{mark}.txt", further)
         self._generate("generate", model, test, f"generate.{test}{mark}.txt", further)
 

@@ -16,6 +16,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,15 +61,17 @@ _SHAPE = {
 }
 
 
+@dataclass(frozen=True)
 class RunFolder:
-    """The record of one run.
+    """The record of one run."""
 
-    Args:
-        path: the run's folder; it need not exist yet.
-    """
+    path: Path  # the run's folder; it need not exist yet
 
-    def __init__(self, path: Path):
-        self.path = path
+    def format_text(self) -> str:
+        return str(self.path / RECORD)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        return self.read()
 
     def read(self) -> dict[str, Any]:
         """Return the record, with empty entries if none is written yet.

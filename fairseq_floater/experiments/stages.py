@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from fairseq_floater.data.subwords import WORDS
 from fairseq_floater.experiments.arguments import (
     ConfiguredExperiment,
     in_precision,
-    place,
     without_overridden,
 )
 from fairseq_floater.experiments.config import (
@@ -25,7 +24,7 @@ from fairseq_floater.experiments.hardware import ONE_CPU, Machines
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.system import PLAIN, System, with_separator
 from fairseq_floater.files import USER_DIR
-from fairseq_floater.verbs import as_options, dashed
+from fairseq_floater.verbs import as_options, as_path, dashed
 
 
 @dataclass(frozen=True)
@@ -62,24 +61,21 @@ class Experiment(ConfiguredExperiment):
     # Trainings.
 
     def _donor(self, setting: Setting) -> list[str]:
-        plain, folder = System(PLAIN), Path(setting.work) / PLAIN
+        setting = replace(setting, system=System(PLAIN))
         if setting.donor is None:
-            return self._training("donor", plain, setting, folder, setting.seed)
-        return self._training("donor", plain, setting, Path(setting.donor), None)
+            return self._training("donor", setting, setting.folder)
+        return self._training("donor", replace(setting, seed=None), Path(setting.donor))
 
     def _scratch(self, setting: Setting) -> list[str]:
-        return self._training("scratch", setting.system, setting, setting.folder, setting.seed)
+        return self._training("scratch", setting, setting.folder)
 
     def _finetune(self, setting: Setting) -> list[str]:
-        folder = setting.folder
-        options = self._training("finetune", setting.system, setting, folder, setting.seed)
-        return [*options, "--finetune-from-model", place(folder / "warm_start.pt")]
+        options = self._training("finetune", setting, setting.folder)
+        return [*options, "--finetune-from-model", as_path(setting.folder / "warm_start.pt")]
 
-    def _training(
-        self, stage: str, system: System, setting: Setting, folder: Path, seed: int | None
-    ) -> list[str]:
+    def _training(self, stage: str, setting: Setting, folder: Path) -> list[str]:
         """Return fairseq-train's arguments; stage ``finetune`` halves the learning rate (paper, B.2)."""
-        limits, machines = self.config.budget.of(stage), setting.machines
+        system, machines, limits = setting.system, setting.machines, self.config.budget.of(stage)
         if limits is None:
             raise ConfigError(f"{self.path}: `budget` has no {stage}.")
         options = in_precision({**self.config.shape, **self.config.optimisation}, machines)
@@ -90,13 +86,18 @@ class Experiment(ConfiguredExperiment):
         options["update-freq"] = self.config.budget.update(machines.world)[0]
         for name in ("arch", "average-of"):
             options.pop(name, None)
-        arguments = [place(setting.data), *self._task(), "--arch", self.arch(system)]
+        arguments = [as_path(setting.data), *self._task(), "--arch", self.arch(system)]
         arguments += [*self._model_options(system), *as_options(options)]
         arguments += machines.training_options()
-        return [*arguments, "--save-dir", place(folder / "checkpoints"), *self._seed(seed)]
+        return [
+            *arguments,
+            "--save-dir",
+            as_path(folder / "checkpoints"),
+            *self._seed(setting.seed),
+        ]
 
     def _warm_start(self, setting: Setting) -> list[str]:
-        options = ["--arch", self.arch(setting.system), "--data", place(setting.data)]
+        options = ["--arch", self.arch(setting.system), "--data", as_path(setting.data)]
         return [*options, *self._seed(setting.seed), *self._model_options(setting.system)]
 
     def _model_options(self, system: System) -> list[str]:
@@ -124,7 +125,7 @@ class Experiment(ConfiguredExperiment):
 
     def _inference(self, setting: Setting, *options: str) -> list[str]:
         # Without the multiple of 1, fairseq drops the rest of a batch whose size is no multiple of 8.
-        arguments = [place(setting.data), *self._task(), "--required-batch-size-multiple", "1"]
+        arguments = [as_path(setting.data), *self._task(), "--required-batch-size-multiple", "1"]
         arguments += ["--max-tokens", str(self.config.budget.max_tokens), *options]
         return [*arguments, "--cpu"] if setting.machines.on_cpu else arguments
 
@@ -160,7 +161,7 @@ class Experiment(ConfiguredExperiment):
         if self.config.s2l is not None and self.bpe != WORDS:
             # The split has the subword model, because it counts lengths in subwords.
             del options["vocab"]
-            options["spm-model"] = place(Path(setting.work) / "split" / "spm.model")
+            options["spm-model"] = as_path(Path(setting.work) / "split" / "spm.model")
         if self.bpe == WORDS and not self.config.shape.get("share-all-embeddings"):
             options["separate-dictionaries"] = True
         return self._languages() + as_options(options)

@@ -92,4 +92,4 @@ def run(args: argparse.Namespace) -> None:
     donors = donors_of(args)
     cells = select(donors if args.donors else cells_of(args), args.only)
     shared = [] if args.only or args.donors else donors
-    PaperTable(args, "table2", cells, shared, "--paper").act()
+    PaperTable(args, "table2", cells, shared).act()

@@ -41,15 +41,15 @@ class Table(ABC):
     ):
         self.args, self.work, self.name = args, args.work, name
         self.cells, self.shared, self.jobs = cells, shared, jobs
-        looks = args.list or args.status or args.table
-        gpus = (
-            [{}] if looks else use_gpus(machines or machines_from_args(args), dry_run=args.dry_run)
-        )
+        only_shows = args.list or args.status or args.table
+        gpus = None
+        if not only_shows:
+            gpus = use_gpus(machines or machines_from_args(args), dry_run=args.dry_run)
         self.launcher = Launcher(
             dry_run=args.dry_run,
             screen=Screen(len(cells), self.left),
             environment=environment,
-            of_jobs=gpus,
+            of_jobs=gpus or [{}],
         )
 
     def act(self) -> None:
@@ -82,7 +82,7 @@ class Table(ABC):
         Raises:
             UserError: a cell failed.
         """
-        outcome = run_cells(self.cells, self.launcher, self.jobs, begin=self._announce)
+        outcome = run_cells(self.cells, self.launcher, self.jobs)
         if outcome.busy:
             names = ", ".join(outcome.busy)
             self.launcher.say(f"Skipped, because other processes are running them: {names}")
@@ -90,11 +90,6 @@ class Table(ABC):
         if outcome.failed:
             names = ", ".join(outcome.failed)
             raise UserError(f"Failed: {names} (the same command with --status says why).")
-
-    def _announce(self, cell: Cell) -> None:
-        if self.launcher.dry_run:
-            print(f"# {cell.name}", flush=True)
-        self.launcher.say(f"== {cell.title.replace(' seed', ', seed')}")
 
     def status(self) -> str:
         return f"{status_text([*self.shared, *self.cells])}\n{self.left()}".rstrip()
@@ -108,22 +103,11 @@ class Table(ABC):
 
 
 class PaperTable(Table):
-    """A table beside the paper's numbers; ``options`` are further ones of `floater table`."""
-
-    def __init__(
-        self,
-        args: argparse.Namespace,
-        name: str,
-        cells: Sequence[Cell],
-        shared: Sequence[Cell],
-        *options: str,
-    ):
-        super().__init__(args, name, cells, shared)
-        self.options = options
+    """A table beside the paper's numbers."""
 
     def command(self) -> list[Any]:
-        json = self.work / f"{self.name}.json"
-        return floater("table", self.work, *self.options, "--json", json)
+        options = ["--paper"] if self.name == "table2" else []
+        return floater("table", self.work, *options, "--json", self.work / f"{self.name}.json")
 
     def why_no_table(self) -> str:
         patterns = ("*/*/scores.*.json", "*/*/*/scores*.json")  # runs without and with a seed

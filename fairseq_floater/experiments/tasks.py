@@ -12,15 +12,13 @@ from fairseq_floater.experiments.commands import work_of
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
 
-_Words = tuple[str, ...]
 
-
-def task_names(text: str) -> dict[str, _Words]:
+def task_names(text: str) -> dict[str, tuple[str, ...]]:
     """Parse ``scan:26,reverse`` into arguments of `floater tasks` by the name of the task's folder."""
     return dict(map(_task, text.split(",")))
 
 
-def _task(word: str) -> tuple[str, _Words]:
+def _task(word: str) -> tuple[str, tuple[str, ...]]:
     name, colon, cutoff = word.partition(":")
     if name == "scan" and cutoff.isdecimal():
         return f"scan-{cutoff}", (name, "--cutoff", cutoff)

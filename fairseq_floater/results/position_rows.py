@@ -25,7 +25,6 @@ from fairseq_floater.checkpoints.rebuild import (
     task_options_of,
 )
 from fairseq_floater.position_encoders.signal import PositionSignal
-from fairseq_floater.transformer import translation as translation  # registers ours
 from fairseq_floater.transformer.stack_positions import owned_parts
 
 # The name here of fairseq's own `embed_positions`, which is added to the input of block 1.

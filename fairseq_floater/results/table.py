@@ -89,8 +89,7 @@ def collect(folder: str | os.PathLike[str]) -> Results:
     refuse_a_run(work)
     # compare.sh and s2l.sh put runs one folder deeper, by seed.
     paths = [p.parent for p in (*work.glob("*/average.json"), *work.glob("seed-*/*/average.json"))]
-    named = ((path, str(path.relative_to(work))) for path in paths)
-    runs = [run for run in (read_run(path, name) for path, name in named) if run.scores]
+    runs = [run for path in paths if (run := read_run(path, str(path.relative_to(work)))).scores]
     if not runs:
         raise ReportError(
             f"{folder} holds no scored run (a folder with average.json and scores.*.json)."

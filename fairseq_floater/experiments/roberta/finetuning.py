@@ -31,7 +31,8 @@ class FineTuning(Steps):
         usual = self.longest == request.experiment.longest(task, System(PLAIN))
         self.data = request.work / "data" / (task if usual else f"{task}-{self.longest}")
         path = request.folder / name / f"seed-{self.seed}"
-        super().__init__(request, path, f"{name}, seed {self.seed}", launcher)
+        title = f"{request.experiment.size}, {name}, seed {self.seed}"
+        super().__init__(request, path, title, launcher)
 
     def steps(self) -> None:
         self.check_options()
@@ -89,7 +90,7 @@ class FineTuning(Steps):
             options |= {"data-version": self.kind.version} if self.kind.version else {}
             argv = floater(family, "prepare", *self._task_of_glue, self.raw / family, self.data)
             argv += ["--like", self.request.mlm, *as_options(options)]
-            self.run_unrecorded(argv, log=self.request.work / "data.log")
+            self.make_data(argv)
 
     def _check_splits(self) -> None:
         for split in self.kind.splits:

@@ -13,7 +13,11 @@ from fairseq_floater.errors import ReportError, UsageError, UserError
 from fairseq_floater.experiments.job import SCRIPTS, Job, Step, Training, floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.locks import Locks
-from fairseq_floater.experiments.roberta.stages import RobertaRequest, system_name
+from fairseq_floater.experiments.roberta.stages import (
+    RobertaExperiment,
+    RobertaRequest,
+    system_name,
+)
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import file_hash
@@ -25,16 +29,8 @@ DONOR = "donor"
 class Steps(Job):
     """The steps that the two kinds of run share: raw data, the data of masked LM, the donor."""
 
-    def __init__(
-        self,
-        request: RobertaRequest,
-        path: Path,
-        title: str,
-        launcher: Launcher,
-        locks: Locks | None = None,
-    ):
-        super().__init__(path, f"{request.experiment.size}, {title}", launcher, locks)
-        self.request, self.experiment = request, request.experiment
+    request: RobertaRequest
+    experiment: RobertaExperiment
 
     @property
     def raw(self) -> Path | None:
@@ -64,20 +60,17 @@ class Steps(Job):
 
     def prepare_text(self) -> None:
         request, data = self.request, self.experiment.config.data
-        log = request.work / "data.log"
         with self.alone(request.work / ".data.lock"):
             if data.quizzes is not None:
                 if request.raw is not None:
                     path = self.experiment.path
                     raise UsageError(f"{path} makes its own text; --raw is for your text.")
-                self.run_unrecorded(
-                    floater("quizzes", self.raw, *as_options(data.quizzes)), log=log
-                )
+                self.make_data(floater("quizzes", self.raw, *as_options(data.quizzes)))
             if data.text is None and self.raw is None:
                 what = f"{self.experiment.path} is for your text"
                 self.need_raw(request.mlm, what, "mlm/train.txt")
             else:
-                self.run_unrecorded(self._text_command(), log=log)
+                self.make_data(self._text_command())
 
     def need_raw(self, made: Path, what: str, holds: str) -> None:
         if not (made / "summary.json").is_file():
@@ -164,7 +157,7 @@ class FlowStage(Steps):
                 "`--encoder` must be one of this package, but is roberta, which is the donor."
             )
         self.checkpoint = request.stage_folder / "checkpoints" / "checkpoint_best.pt"
-        title = f"masked LM of {system_name(request.system)}"
+        title = f"{request.experiment.size}, masked LM of {system_name(request.system)}"
         super().__init__(request, request.stage_folder, title, launcher, locks)
 
     def run(self) -> None:

@@ -11,7 +11,6 @@ from fairseq_floater.experiments.arguments import (
     ConfiguredExperiment,
     Request,
     in_precision,
-    place,
     without_overridden,
 )
 from fairseq_floater.experiments.hardware import Machines
@@ -19,7 +18,7 @@ from fairseq_floater.experiments.roberta.config import OWN_KEYS, TASKS, Config, 
 from fairseq_floater.experiments.sections import ConfigError
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.files import USER_DIR
-from fairseq_floater.verbs import as_options
+from fairseq_floater.verbs import as_options, as_path
 
 ROBERTA = "roberta"  # the system that is fairseq's model
 FLOATER = "floater"
@@ -71,7 +70,7 @@ class RobertaExperiment(ConfiguredExperiment):
         return ["--arch", self.arch(system), *as_options(shape), *system.model_options()]
 
     def warm_start(self, system: System, data: Path) -> list[str]:
-        return ["--data", place(data), *self.model(system)]
+        return ["--data", as_path(data), *self.model(system)]
 
     # Masked-LM training.
 
@@ -100,12 +99,12 @@ class RobertaExperiment(ConfiguredExperiment):
         options = without_overridden(system, options)
         options["max-tokens"] = budget.max_tokens
         options["update-freq"] = budget.update(machines.world)[0]
-        arguments = [place(data), "--user-dir", str(USER_DIR), "--task", "masked_lm"]
+        arguments = [as_path(data), "--user-dir", str(USER_DIR), "--task", "masked_lm"]
         arguments += ["--criterion", "masked_lm", *as_options(trained), *self.model(system)]
         arguments += [*as_options(options), *_hardware(machines)]
         arguments += _saving(folder, self.config.seed)
         if stage == "flow":
-            arguments += ["--finetune-from-model", place(folder / "warm_start.pt")]
+            arguments += ["--finetune-from-model", as_path(folder / "warm_start.pt")]
         return arguments
 
     def position_loss(self) -> list[str]:
@@ -141,12 +140,12 @@ class RobertaExperiment(ConfiguredExperiment):
         options = without_overridden(system, _complete(options, machines))
         options |= {"batch-size": share.batch_size, "update-freq": share.update_freq}
         options["max-tokens"] = share.max_tokens or None
-        arguments = [place(data), "--user-dir", str(USER_DIR), "--task", str(options.pop("task"))]
+        arguments = [as_path(data), "--user-dir", str(USER_DIR), "--task", str(options.pop("task"))]
         arguments += self.model(system)
         if system.encoder == FLOATER:
             arguments += as_options(self.config.finetune.get(FLOATER) or {})
         arguments += [*as_options(options), *_hardware(machines), *_saving(folder, seed)]
-        return [*arguments, "--finetune-from-model", place(start)]
+        return [*arguments, "--finetune-from-model", as_path(start)]
 
     def longest(self, task: str, system: System) -> int:
         """Return the most tokens of an example: the system's ``--max-positions``, else the recipe's."""
@@ -242,4 +241,4 @@ def _hardware(machines: Machines) -> list[str]:
 
 
 def _saving(folder: Path, seed: int) -> list[str]:
-    return ["--save-dir", place(folder / "checkpoints"), "--seed", str(seed)]
+    return ["--save-dir", as_path(folder / "checkpoints"), "--seed", str(seed)]
