@@ -69,7 +69,7 @@ def read_hypotheses(
     if remove_bpe and (remove_bpe == "subword_nmt" or remove_bpe in _segmentations(lines)):
         lines = [join_pieces(line, remove_bpe) for line in lines]
     for kind in _segmentations(lines):
-        hint = f"; generate with `--remove-bpe` or score with `remove_bpe` {kind}."
+        hint = f"; generate with `--remove-bpe` or score with `--remove-bpe {kind}`."
         raise scoring_error(f"`{file.path}` must hold whole words", f"holds pieces of {kind}", hint)
     return lines
 
@@ -124,7 +124,7 @@ def _wanted_tag(file: TextFile, tags: set[str], remove_bpe: str | None) -> str:
         raise scoring_error(f"`{file.path}` must hold hypotheses (D or H lines)", "holds none")
     if remove_bpe is None:
         kinds = " or ".join(BPE_MARKS)
-        hint = f"; name the kind of their subwords with `remove_bpe` ({kinds})."
+        hint = f"; name the kind of their subwords with `--remove-bpe` ({kinds})."
         raise scoring_error(f"`{file.path}` must hold D lines", "holds only H lines", hint)
     return "H"
 

@@ -135,7 +135,7 @@ def test_h_lines_alone_need_remove_bpe(write):
     path = write("h.txt", "H-0\t-1\t▁Das ▁ist ▁sch ön .\n")
     refused(
         r"`.*h\.txt` must hold D lines, but holds only H lines instead; name the kind of their "
-        r"subwords with `remove_bpe` \(sentencepiece or subword_nmt\)\.",
+        r"subwords with `--remove-bpe` \(sentencepiece or subword_nmt\)\.",
         read_hypotheses,
         path,
     )
@@ -160,7 +160,7 @@ def test_pieces_left_in_the_text_are_refused_or_joined(write, kind, text):
     for path in (write("d.txt", f"D-0\t-1\t{text}\n"), write("plain.txt", f"{text}\n")):
         refused(
             rf"`.*` must hold whole words, but holds pieces of {kind} instead; generate with "
-            rf"`--remove-bpe` or score with `remove_bpe` {kind}\.",
+            rf"`--remove-bpe` or score with `--remove-bpe {kind}`\.",
             read_hypotheses,
             path,
         )
