@@ -145,6 +145,8 @@ def warm_start(
     if extend is not None and given.family is not ROBERTA:
         raise ValueError("`--extend` must come with a donor and an architecture of RoBERTa.")
     start, args, model = start_model(given, arch, model_options, extend, seed)
+    if trained_length is not None and args.position_encoder != "learned":
+        raise ValueError("`--trained-length` must come with `--position-encoder learned`.")
     report = WarmStartReport(str(donor), str(output), arch, args.position_encoder)
     _copy(model, start, report)
     report.ignored += [name for name in given.tensors if name not in start.tensors] + given.heads

@@ -16,7 +16,7 @@ from fairseq_floater.errors import ReportError
 from fairseq_floater.experiments.paper_numbers import COLUMNS, SIZES, TABLE_2, TABLE_6
 from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
 from fairseq_floater.records import RECORD, markdown_table
-from fairseq_floater.results.runs import Run, read_run, read_settings, refuse_a_run
+from fairseq_floater.results.runs import Run, check_experiment, read_run, read_settings
 
 # If a run has several test sets, the first of these is the paper's.
 TEST_NAMES = ("newstest2014", "test")
@@ -210,7 +210,7 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
         ReportError: there is no run, or a result cannot be read.
     """
     folder = Path(folder)
-    refuse_a_run(folder)
+    check_experiment(folder)
     numbers: dict[Key, float] = {
         (*column, *row): bleu for row, of in TABLE_2.items() for column, bleu in zip(COLUMNS, of)
     }

@@ -80,8 +80,10 @@ class Run:
         return bool(self.scores[test].get("sentences", lines) == lines)
 
 
-def refuse_a_run(folder: Path) -> None:
-    """Raise ReportError if ``folder`` is the folder of a run, not of an experiment."""
+def check_experiment(folder: Path) -> None:
+    """Raise ReportError if there is no ``folder``, or if it is the folder of a run, not of an experiment."""
+    if not folder.is_dir():
+        raise ReportError(f"There is no folder {folder}.")
     if (folder / RECORD).is_file():
         raise ReportError(
             f"{folder} is a run itself; give the folder that holds the runs, {folder.parent}."

@@ -11,7 +11,7 @@ from typing import Any
 from fairseq_floater.errors import ReportError
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
 from fairseq_floater.records import markdown_table
-from fairseq_floater.results.runs import Run, confidence_interval, read_run, refuse_a_run
+from fairseq_floater.results.runs import Run, check_experiment, confidence_interval, read_run
 
 
 @dataclass
@@ -86,7 +86,7 @@ def collect(folder: str | os.PathLike[str]) -> Results:
         ReportError: there is no run, ``folder`` is a run itself, or a result is not JSON.
     """
     work = Path(folder)
-    refuse_a_run(work)
+    check_experiment(work)
     # compare.sh and s2l.sh put runs one folder deeper, by seed.
     paths = [p.parent for p in (*work.glob("*/average.json"), *work.glob("seed-*/*/average.json"))]
     runs = [run for path in paths if (run := read_run(path, str(path.relative_to(work)))).scores]

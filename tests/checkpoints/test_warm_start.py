@@ -155,6 +155,8 @@ def test_a_hierarchy_takes_as_many_of_the_donors_rows_as_it_has(start, donor):
 
 
 def test_learned_rows_are_sinusoidal_up_to_the_trained_length_and_random_past_it(start, donor):
+    with pytest.raises(ValueError, match="`--trained-length` must come with"):
+        start(donor, "--position-encoder rope", trained_length=20)
     _, out = start(donor, "--position-encoder learned", trained_length=20)
     state = load_checkpoint(out)["model"]
     for stack in ("encoder", "decoder"):

@@ -136,7 +136,7 @@ def test_the_verb_shows_them_unasked(tmp_path):
     assert (filled["paper"], filled["median"], filled["seeds"]) == (80.5, 60.0, {"1": 60.0})
     # One configuration's folder alone shows the same.
     assert "80.5 / 60.00" in floater("table", tmp_path / "work" / "roberta_base").stdout
-    assert "holds no run" in floater("table", tmp_path / "nothing", code=1).stderr
+    assert "There is no folder" in floater("table", tmp_path / "nothing", code=1).stderr
 
 
 def test_the_folder_may_be_the_one_that_one_is_in(tmp_path, monkeypatch):

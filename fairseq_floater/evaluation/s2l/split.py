@@ -106,8 +106,8 @@ class _Splitter:
             self.final = self._learn("spm.model", short, lines["train"])
             tokens_of = f"spm.model, {len(self.final.model)} pieces, learned on the short part"
         elif options.spm_model is not None:
+            self.final = Segmenter(options.spm_model, self.threads)
             shutil.copyfile(options.spm_model, self.work / "spm.model")
-            self.final = Segmenter(self.work / "spm.model", self.threads)
             tokens_of = f"spm.model, {len(self.final.model)} pieces, given"
         pairs = itertools.chain.from_iterable(self._read(split) for split in self.splits)
         is_first = iter(first_occurrences(progress(pairs, "duplicates", sum(lines.values()))))
