@@ -1,4 +1,4 @@
-"""A launcher that trains nothing, for tests of the order of a run's steps. Not a test file."""
+"""Launchers that train nothing, for tests of the order of a run's steps. Not a test file."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ class FakeLauncher(Launcher):
             tests.parent.mkdir(parents=True, exist_ok=True)
             tests.write_text('{"test": "test", "test_long": "test1"}')
         elif "--json" in words:
-            result = {"bleu": {"score": 12.5}}
+            result = {"bleu": {"score": 12.5}, "score": 87.5, "f1": 87.5}
             Path(words[words.index("--json") + 1]).write_text(json.dumps(result))
 
 
@@ -59,12 +59,46 @@ class Laboratory(FakeLauncher):
             self.scored = words
 
 
+class RobertaLauncher(FakeLauncher):
+    """Write the files that the commands of RoBERTa's experiment would write; ``splits`` have references."""
+
+    LOG = "x | INFO | train_inner | epoch 001:     2 / 156 loss=1, num_updates=2, lr=1\n"
+
+    def __init__(self, fails=None, splits=("valid", "test")):
+        super().__init__(fails)
+        self.splits, self.said = splits, []
+        self.screen.say = self.said.append
+
+    def run(self, words, *, line=None, **places):
+        super().run(words, **places)
+        words = [str(word) for word in words]
+        if self.steps[-1].startswith("train"):
+            line.read(self.LOG)
+        elif self.steps[-1] == "prepare_mlm.sh":
+            write(Path(words[2]) / "summary.json", "{}")
+        elif self.steps[-1].endswith("prepare"):
+            data = Path(words[words.index("--like") - 1])
+            write(data / "summary.json", "{}")
+            for split in self.splits:
+                ending = "tsv" if words[3] == "glue" else "json"
+                write(data / f"references.{split}.{ending}", "x")
+        elif self.steps[-1].startswith("predict"):
+            write(Path(words[6]), "x")
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
 def _step(words):
     """Return a command's step: ``train floater-all-qkv``, ``warm-start``, ``generate test1``, ..."""
     if words[0] == "bash":
         return Path(words[1]).name
     if words[2] == "fairseq_floater":
-        return words[3]
+        if words[3] == "predict":
+            return f"predict {words[words.index('--split') + 1]}"
+        return " ".join(words[3:5]) if words[3] in ("glue", "race", "squad") else words[3]
     step = words[2].removeprefix("fairseq_cli.")
     if step == "train":
         return f"train {Path(words[words.index('--save-dir') + 1]).parent.name}"

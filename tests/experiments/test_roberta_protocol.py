@@ -6,16 +6,15 @@ import os
 import random
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 import roberta_toy
 import yaml
+from fake_launcher import RobertaLauncher, write
 from toy import ROOT, environment, run
 
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.errors import ReportError, UsageError, UserError
-from fairseq_floater.experiments.launch import CommandError, Launcher
 from fairseq_floater.experiments.roberta.cells import cells_of, numbers_of
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
 from fairseq_floater.experiments.roberta.protocol import FlowStage
@@ -24,63 +23,6 @@ from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.system import PLAIN, System
 
 TINY, BASE = (ROOT / "configs" / f"roberta_{size}.yaml" for size in ("tiny", "base"))
-LOG = "x | INFO | train_inner | epoch 001:     2 / 156 loss=1, num_updates=2, lr=1\n"
-
-
-class FakeLauncher(Launcher):
-    """Write what each command would write; ``fails``: the step that fails; ``splits``: of the raw files."""
-
-    def __init__(self, fails=None, splits=("valid", "test")):
-        super().__init__()
-        self.splits, self.commands = splits, []
-        self.steps, self.fails, self.said = [], fails, []
-        self.screen.say = self.said.append
-
-    def say(self, text):
-        self.said.append(text)
-
-    def run(self, words, *, name="", log=None, output=None, line=None, locks=()):
-        words = [str(word) for word in words]
-        self.steps.append(step := _step(words))
-        self.commands.append(words)
-        if step == self.fails:
-            raise CommandError(f"{name}: the command failed; see the end of {log}.")
-        if step.startswith("train"):
-            line.read(LOG)
-            folder = Path(words[words.index("--save-dir") + 1])
-            folder.mkdir(parents=True)
-            (folder / "checkpoint_best.pt").write_bytes(b"one")
-        elif step == "prepare_mlm.sh":
-            _write(Path(words[2]) / "summary.json", "{}")
-        elif step.endswith("prepare"):
-            self.prepare(Path(words[words.index("--like") - 1]), words[3])
-        elif step.startswith("predict"):
-            _write(Path(words[6]), "x")
-        if "--json" in words:
-            scores = {"score": 87.5, "f1": 87.5}
-            _write(Path(words[words.index("--json") + 1]), json.dumps(scores))
-
-    def prepare(self, data, family):
-        _write(data / "summary.json", "{}")
-        for split in self.splits:
-            ending = "tsv" if family == "glue" else "json"
-            _write(data / f"references.{split}.{ending}", "x")
-
-
-def _write(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-def _step(words):
-    """Return a command's step: ``train donor``, ``warm-start``, ``rte prepare``, ``predict valid``, ..."""
-    if words[0] == "bash":
-        return Path(words[1]).name
-    if words[2] == "fairseq_cli.train":
-        return f"train {Path(words[words.index('--save-dir') + 1]).parent.name}"
-    if words[3] == "predict":
-        return f"predict {words[words.index('--split') + 1]}"
-    return " ".join(words[3:5]) if words[3] in ("glue", "race", "squad") else words[3]
 
 
 def asked(work, encoder="floater", config=TINY, **more):
@@ -98,32 +40,32 @@ FLOW = ["warm-start", "position-loss", "train flow", "position-loss"]
 
 def test_the_steps_of_each_system(tmp_path):
     after = ["train seed-1", "predict valid", "glue score"]
-    first = finetune(tmp_path, FakeLauncher())
+    first = finetune(tmp_path, RobertaLauncher())
     assert first == [*TEXT, "train donor", "glue prepare", *FLOW, *after]
     # Donor, flow stage and data exist; the prepare verbs only check that the data are current.
-    assert finetune(tmp_path, FakeLauncher(), PLAIN) == [*TEXT, "glue prepare", *after]
-    second = finetune(tmp_path, FakeLauncher(), seed=2)
+    assert finetune(tmp_path, RobertaLauncher(), PLAIN) == [*TEXT, "glue prepare", *after]
+    second = finetune(tmp_path, RobertaLauncher(), seed=2)
     assert second == [*TEXT, "glue prepare", "train seed-2", *after[1:]]
-    other = finetune(tmp_path, FakeLauncher(), "t5", task="race")
+    other = finetune(tmp_path, RobertaLauncher(), "t5", task="race")
     stage = [*FLOW[:2], "train mlm-t5", FLOW[3]]
     scores = ["predict test", "race score", "predict valid", "race score"]
     assert other == [*TEXT, "race prepare", *stage, "train seed-1", *scores]
 
 
 def test_a_second_run_skips_what_is_whole(tmp_path):
-    finetune(tmp_path, FakeLauncher())
+    finetune(tmp_path, RobertaLauncher())
     record = tmp_path / "roberta_tiny" / "rte-floater" / "seed-1" / "run.json"
     before = record.read_text()
-    assert finetune(tmp_path, FakeLauncher()) == [*TEXT, "glue prepare"]
+    assert finetune(tmp_path, RobertaLauncher()) == [*TEXT, "glue prepare"]
     assert record.read_text() == before
     (tmp_path / "roberta_tiny" / "rte-floater" / "seed-1" / "scores.json").unlink()
-    assert finetune(tmp_path, FakeLauncher()) == [*TEXT, "glue prepare", "glue score"]
+    assert finetune(tmp_path, RobertaLauncher()) == [*TEXT, "glue prepare", "glue score"]
 
 
 def test_cells_of_any_configuration_lie_where_its_runs_do(tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text(TINY.read_text())
-    finetune(tmp_path, FakeLauncher(), config=mine, seed=2)
+    finetune(tmp_path, RobertaLauncher(), config=mine, seed=2)
     args = argparse.Namespace(work=tmp_path, seeds=[2])
     cells = cells_of(args, numbers_of(RobertaExperiment(mine)))
     scored = [cell.name for cell in cells if (cell.folder / "scores.json").is_file()]
@@ -131,7 +73,7 @@ def test_cells_of_any_configuration_lie_where_its_runs_do(tmp_path):
 
 
 def test_the_record_says_what_was_run(tmp_path):
-    launcher = FakeLauncher()
+    launcher = RobertaLauncher()
     finetune(tmp_path, launcher)
     folder = tmp_path / "roberta_tiny"
     record = RunFolder(folder / "rte-floater" / "seed-1").read()
@@ -150,51 +92,51 @@ def test_the_record_says_what_was_run(tmp_path):
 def test_updates_an_epoch_are_said_beside_the_recipes(tmp_path):
     donor = tmp_path / "donor.pt"
     donor.touch()
-    launcher = FakeLauncher()
+    launcher = RobertaLauncher()
     finetune(tmp_path / "w", launcher, PLAIN, config=BASE, donor=donor, raw=tmp_path)
     assert any("156 updates an epoch; the recipe's: 204" in text for text in launcher.said)
 
 
 def test_a_batch_of_another_size_is_refused(tmp_path):
-    finetune(tmp_path, FakeLauncher())
+    finetune(tmp_path, RobertaLauncher())
     folder = RunFolder(tmp_path / "roberta_tiny" / "rte-floater" / "seed-1")
     with folder.changing() as record:
         record["tokens"]["finetune"] = "16"
     with pytest.raises(ReportError, match="batch was 16 and is 64 now"):
-        finetune(tmp_path, FakeLauncher())
+        finetune(tmp_path, RobertaLauncher())
     with folder.changing() as record:  # each process may take another share of the batch
         record["tokens"]["finetune"] = "64"
         words = record["arguments"]["finetune"]
         words[words.index("--batch-size") + 1] = "8"
-    finetune(tmp_path, FakeLauncher())
+    finetune(tmp_path, RobertaLauncher())
 
 
 @pytest.mark.parametrize("system", [PLAIN, "floater"])
 @pytest.mark.parametrize("changed", ["donor", "flow"])
 def test_runs_belong_to_what_they_started_from(tmp_path, system, changed):
     """A retrained donor has the name of the old one."""
-    finetune(tmp_path, FakeLauncher(), system)
+    finetune(tmp_path, RobertaLauncher(), system)
     folder = tmp_path / "roberta_tiny" / changed / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "checkpoint_best.pt").write_bytes(b"another")
     if (system, changed) == (PLAIN, "flow"):
-        assert finetune(tmp_path, FakeLauncher(), system) == [*TEXT, "glue prepare"]
+        assert finetune(tmp_path, RobertaLauncher(), system) == [*TEXT, "glue prepare"]
         return
     with pytest.raises(UserError, match="was started from another donor than .*checkpoint_best"):
-        finetune(tmp_path, FakeLauncher(), system)
+        finetune(tmp_path, RobertaLauncher(), system)
 
 
 def test_options_that_act_after_a_training_are_obeyed(tmp_path):
-    finetune(tmp_path, FakeLauncher())
+    finetune(tmp_path, RobertaLauncher())
     other = tmp_path / "other" / TINY.name
     other.parent.mkdir()
     text = TINY.read_text().replace("bins: [32, 64, 92, 120]", "bins: [60, 120]")
     other.write_text(text.replace("  glue:\n", "  glue:\n    checkpoint: last\n"))
     again = [*TEXT, "glue prepare", "position-loss", "position-loss", "predict valid", "glue score"]
-    assert finetune(tmp_path, FakeLauncher(), config=other) == again
-    assert finetune(tmp_path, FakeLauncher(), config=other) == [*TEXT, "glue prepare"]
+    assert finetune(tmp_path, RobertaLauncher(), config=other) == again
+    assert finetune(tmp_path, RobertaLauncher(), config=other) == [*TEXT, "glue prepare"]
     with pytest.raises(UserError, match="was started with another `--extend`"):
-        finetune(tmp_path, FakeLauncher(), config=other, extend="tile")
+        finetune(tmp_path, RobertaLauncher(), config=other, extend="tile")
 
 
 # Donors.
@@ -204,17 +146,17 @@ def test_a_given_donor_is_remembered(tmp_path):
     donor, work = tmp_path / "d" / "base.pt", tmp_path / "w"
     donor.parent.mkdir()
     donor.write_text("one")
-    steps = finetune(work, FakeLauncher(), PLAIN, config=BASE, donor=donor, raw=tmp_path)
+    steps = finetune(work, RobertaLauncher(), PLAIN, config=BASE, donor=donor, raw=tmp_path)
     assert "train donor" not in steps
-    job = FineTuning(asked(work, PLAIN, config=BASE), "rte", FakeLauncher())
+    job = FineTuning(asked(work, PLAIN, config=BASE), "rte", RobertaLauncher())
     assert job.given_donor == donor
     assert job._text_command()[-2:] == ["--dict", donor.parent / "dict.txt"]
     other = tmp_path / "other.pt"
     other.write_text("two")
     with pytest.raises(ReportError, match="was begun with another donor"):
-        finetune(work, FakeLauncher(), PLAIN, config=BASE, donor=other)
+        finetune(work, RobertaLauncher(), PLAIN, config=BASE, donor=other)
     with pytest.raises(UserError, match=r"There is no donor .*nothing\.pt"):
-        finetune(tmp_path / "x", FakeLauncher(), config=BASE, donor=tmp_path / "nothing.pt")
+        finetune(tmp_path / "x", RobertaLauncher(), config=BASE, donor=tmp_path / "nothing.pt")
 
 
 @pytest.mark.parametrize("system", [PLAIN, "floater"])
@@ -224,18 +166,18 @@ def test_donors_of_other_subwords_are_refused(tmp_path, system):
     roberta_toy.save_dictionary(donor.parent)
     text = {"config": ROOT / "configs" / "roberta_text.yaml", "raw": tmp_path, "donor": donor}
     words = (donor.parent / "dict.txt").read_text()
-    _write(tmp_path / "same" / "data" / "mlm" / "dict.txt", words)
-    finetune(tmp_path / "same", FakeLauncher(), system, task="qnli", **text)
+    write(tmp_path / "same" / "data" / "mlm" / "dict.txt", words)
+    finetune(tmp_path / "same", RobertaLauncher(), system, task="qnli", **text)
     backwards = "".join(reversed(words.splitlines(keepends=True)))
-    _write(tmp_path / "other" / "data" / "mlm" / "dict.txt", backwards)
-    launcher = FakeLauncher()
+    write(tmp_path / "other" / "data" / "mlm" / "dict.txt", backwards)
+    launcher = RobertaLauncher()
     with pytest.raises(CheckpointError, match="entry 4 is 'w29', not 'w0'"):
         finetune(tmp_path / "other", launcher, system, task="qnli", **text)
     assert launcher.steps == ["prepare_mlm.sh"]
 
 
 def test_a_task_without_a_split_of_its_score_is_refused_before_training(tmp_path):
-    launcher = FakeLauncher(splits=("valid",))
+    launcher = RobertaLauncher(splits=("valid",))
     with pytest.raises(UserError, match=r"RACE is scored on test, which .*race does not have"):
         finetune(tmp_path, launcher, task="race")
     assert launcher.steps == [*TEXT, "train donor", "race prepare"]
@@ -245,7 +187,7 @@ def test_a_longer_model_has_data_of_its_own(tmp_path):
     longer = RobertaRequest(
         RobertaExperiment(TINY), System("t5", options=("--max-positions", "256")), tmp_path
     )
-    launcher = FakeLauncher()
+    launcher = RobertaLauncher()
     FineTuning(longer, "race", launcher).run()
     FineTuning(asked(tmp_path), "race", launcher).run()
     of_steps = list(zip(launcher.steps, launcher.commands))
@@ -258,7 +200,7 @@ def test_a_longer_model_has_data_of_its_own(tmp_path):
 
 
 def test_a_wrong_option_costs_no_data(tmp_path):
-    launcher, system = FakeLauncher(), System("t5", target="qkv")
+    launcher, system = RobertaLauncher(), System("t5", target="qkv")
     request = RobertaRequest(RobertaExperiment(TINY), system, tmp_path)
     message = "refuses the options of flow: `--position-target` must be attention"
     with pytest.raises(UsageError, match=message):
@@ -276,16 +218,16 @@ def test_raw_files_are_asked_for_where_nothing_is_made(tmp_path):
     donor = tmp_path / "donor.pt"
     donor.touch()
     with pytest.raises(UsageError, match="rte needs raw files: pass the folder that holds glue/"):
-        finetune(tmp_path / "w", FakeLauncher(), PLAIN, config=BASE, donor=donor)
+        finetune(tmp_path / "w", RobertaLauncher(), PLAIN, config=BASE, donor=donor)
     text = ROOT / "configs" / "roberta_text.yaml"
     with pytest.raises(
         UsageError, match="is for your text: pass the folder that holds mlm/train.txt"
     ):
-        finetune(tmp_path / "t", FakeLauncher(), config=text, task="qnli")
-    finetune(tmp_path / "t", FakeLauncher(), config=text, task="qnli", raw=tmp_path)
+        finetune(tmp_path / "t", RobertaLauncher(), config=text, task="qnli")
+    finetune(tmp_path / "t", RobertaLauncher(), config=text, task="qnli", raw=tmp_path)
     assert "mlm-t5" in str(asked(tmp_path, "t5").stage_folder)
     # Once the data are made, raw files are not needed.
-    finetune(tmp_path / "t", FakeLauncher(), config=text, task="qnli", seed=2)
+    finetune(tmp_path / "t", RobertaLauncher(), config=text, task="qnli", seed=2)
 
 
 # The whole in miniature.
