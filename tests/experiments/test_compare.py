@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_lines import value
 from fake_launcher import FakeLauncher, Laboratory
 from number_systems import CONFIG, CONTROL, ROPE, SINUSOID, T5
 from toy import ROOT
@@ -62,7 +63,7 @@ def test_each_system_runs_under_each_seed_and_a_second_time_nothing_does(compare
     assert trained == [f"train {name}" for _ in "12" for name in (SINUSOID, T5, ROPE)]
     assert launcher.steps[:3] == ["numbers", "s2l", "prepare"]
     assert scored(launcher) == [(name, seed) for name in (SINUSOID, T5, ROPE) for seed in (1, 2)]
-    assert launcher.scored[launcher.scored.index("--baseline") + 1] == SINUSOID
+    assert value(launcher.scored, "--baseline") == SINUSOID
     assert "Longest training source: 23 tokens" in capsys.readouterr().out
     assert compare("--seeds", "1,2").steps == ["numbers", "s2l", "prepare", "s2l"]
 
@@ -77,7 +78,7 @@ def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(
     assert not any(step.startswith("train") for step in launcher.steps)
     words = launcher.scored
     labels = [words[i + 1] for i, word in enumerate(words) if word == "--label"]
-    assert words[words.index("--bootstrap") + 1] == str(500 * len(labels))  # each is compared
+    assert value(words, "--bootstrap") == str(500 * len(labels))  # each is compared
     looks_of = {SINUSOID: [], T5: ["cap_20"], ROPE: ["cap_20", "ntk_23"]}
     looks = [(s, look) for s in looks_of for look in (*looks_of[s], "told_length", "windows_20_5")]
     assert [label.split("=")[0] for label in labels if "." in label.split("=")[0]] == [
@@ -261,7 +262,7 @@ def test_without_a_split_whole_test_sets_are_compared(compare, tmp_path):
     assert launcher.steps[:2] == ["numbers", "prepare"] and launcher.steps[-1] == "compare"
     scored = launcher.scored
     assert scored[scored.index("--tests") + 1 :][:2] == ["test", "test_long"]
-    assert scored[scored.index("--baseline") + 1] == CONTROL
+    assert value(scored, "--baseline") == CONTROL
     told = compare(*words, "--told-length", config=WHOLE, encoders="rope")
     assert not any(step.startswith("train") for step in told.steps)
     for ran, marks in ((launcher, [""]), (told, ["", ".told_length"])):

@@ -6,6 +6,7 @@ import shutil
 import signal
 
 import pytest
+from command_lines import value
 from fake_launcher import FakeLauncher
 from toy import ROOT
 
@@ -198,7 +199,7 @@ def test_a_tokenizer_of_the_configuration_is_scored_with(tmp_path):
     run(tmp_path, launcher, "floater", config=config)
     scored = [words for words in launcher.commands if "score" in words]
     assert len(scored) == 2
-    assert all(words[words.index("--tokenize") + 1] == "char" for words in scored)
+    assert all(value(words, "--tokenize") == "char" for words in scored)
     # Translations that were scored with another tokenizer are scored again, once.
     assert run(tmp_path, FakeLauncher(), "floater") == [*DATA, "score", "score"]
     assert run(tmp_path, FakeLauncher(), "floater") == DATA

@@ -1,11 +1,10 @@
 """The experiment with RoBERTa: configurations, arguments, cells, and the commands of dry runs."""
 
 import argparse
-import shlex
 
 import pytest
 import yaml
-from fairseq import options
+from command_lines import commands, parsed, value
 from toy import ROOT, run
 
 from fairseq_floater.errors import UsageError
@@ -52,17 +51,6 @@ def masked_lm(config, stage, system, machines=GPU):
     return RobertaExperiment(config).masked_lm(
         stage, system, data=work / "d", folder=work / "f", machines=machines
     )
-
-
-def parsed(words):
-    """Parse arguments with fairseq-train's parser."""
-    return options.parse_args_and_arch(options.get_training_parser(), words)
-
-
-def value(words, option):
-    """The last value of an option."""
-    places = [i for i, word in enumerate(words) if word == option]
-    return words[places[-1] + 1]
 
 
 # Cells.
@@ -259,22 +247,23 @@ def test_a_bad_configuration_is_one_sentence(tmp_path, change, message):
 # Dry runs.
 
 
-def commands(words, cwd):
-    done = run(["bash", ROOT / "scripts" / words[0], *words[1:], "--dry-run"], cwd=cwd, timeout=600)
-    return done.stdout, [shlex.split(s) for s in done.stdout.splitlines() if not s.startswith("#")]
+def dry_run(*words, cwd):
+    """Return what a script prints in a dry run."""
+    command = ["bash", ROOT / "scripts" / words[0], *words[1:], "--dry-run"]
+    return run(command, cwd=cwd, timeout=600).stdout
 
 
 def test_a_dry_run_of_all_38_cells(tmp_path):
     words = ("tables345.sh", "--raw", "raw", "--donors", "donors", "--seeds", "1", "--processes", 1)
-    text, found = commands(words, tmp_path)
+    text = dry_run(*words, cwd=tmp_path)
+    found = commands(text)
     every = cells(None, "--seeds", "1")
-    assert [line[2:] for line in text.splitlines() if line.startswith("# ")] == [
-        c.name for c in every
-    ]
+    names = [line[2:] for line in text.splitlines() if line.startswith("# ")]
+    assert names == [cell.name for cell in every]
     folders = []
     for words in found:
         if "fairseq_cli.train" in words:
-            assert words[words.index("--user-dir") + 1] == str(ROOT / "fairseq_floater")
+            assert value(words, "--user-dir") == str(ROOT / "fairseq_floater")
             folders.append(value(words, "--save-dir").removesuffix("/checkpoints"))
     for cell in every:
         assert str(cell.folder.relative_to("w")) in {f.split("tables345/")[1] for f in folders}
@@ -284,7 +273,7 @@ def test_a_dry_run_of_all_38_cells(tmp_path):
 
 def test_a_stage_of_another_encoder_has_its_own_folder(tmp_path):
     words = ("pretrain_flow.sh", TINY, "--encoder", "t5", "--model-options=--t5-buckets 16")
-    _, found = commands((*words, "--processes", 0), tmp_path)
+    found = commands(dry_run(*words, "--processes", 0, cwd=tmp_path))
     folder = "work/tables345/roberta_tiny/mlm-t5-t5-buckets_16"
     assert value(found[-2], "--save-dir") == f"{folder}/checkpoints"
     assert value(found[-1], "--json") == f"{folder}/after.json"
@@ -292,13 +281,11 @@ def test_a_stage_of_another_encoder_has_its_own_folder(tmp_path):
 
 def test_a_longer_table_is_its_warm_starts(tmp_path):
     words = ("pretrain_flow.sh", TINY, "--extend", "tile", "--model-options=--max-positions 240")
-    _, found = commands((*words, "--processes", 0), tmp_path)
+    found = commands(dry_run(*words, "--processes", 0, cwd=tmp_path))
     [start] = [w for w in found if "warm-start" in w]
     assert value(start, "--extend") == "tile" and value(start, "--max-positions") == "240"
-    assert [value(w, "--max-positions") for w in found if "fairseq_cli.train" in w] == [
-        "128",
-        "240",
-    ]
+    lengths = [value(w, "--max-positions") for w in found if "fairseq_cli.train" in w]
+    assert lengths == ["128", "240"]
     assert value(found[-1], "--json").endswith("/mlm-floater-max-positions_240/after.json")
 
 

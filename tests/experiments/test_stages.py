@@ -1,7 +1,7 @@
 """The arguments that are made from configurations, and the command line around them."""
 
 import pytest
-from fairseq import options
+from command_lines import parsed, value
 from fairseq.models import ARCH_MODEL_REGISTRY
 from toy import ROOT
 
@@ -21,12 +21,6 @@ RUNS = [
     System("none", scratch=True),
     System("rope"),
 ]
-
-
-def parsed(words):
-    """Parse words with fairseq-train's own parser."""
-    parser = options.get_training_parser()
-    return options.parse_args_and_arch(parser, words)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
@@ -53,7 +47,7 @@ def test_training_arguments_are_fairseqs(path, run):
 def test_inference_arguments_are_fairseqs_and_lose_no_sentence(path):
     experiment = Experiment(path)
     words = experiment.arguments("generate", System())
-    args = options.parse_args_and_arch(options.get_generation_parser(), words)
+    args = parsed(words, "generate")
     assert args.required_batch_size_multiple == 1
     assert (args.beam, args.lenpen) == ((1, 1.0) if experiment.bpe == "none" else (4, 0.6))
     # fairseq's output is plain text: it undoes the subwords and, where used, Moses' tokens.
@@ -61,7 +55,7 @@ def test_inference_arguments_are_fairseqs_and_lose_no_sentence(path):
     pieces["none"] = (None, None)
     assert (args.post_process, args.tokenizer) == pieces[experiment.bpe]
     words = Experiment(path).arguments("validate", System())
-    assert options.parse_args_and_arch(options.get_validation_parser(), words).cpu
+    assert parsed(words, "validate").cpu
 
 
 @pytest.mark.parametrize("processes", [0, 1, 2, 4, 8, 32])
@@ -69,7 +63,7 @@ def test_tokens_an_update_are_kept_on_any_number_of_gpus(processes):
     experiment = Experiment(ROOT / "configs" / "text_base.yaml")
     frequency, tokens = experiment.config.budget.update(processes)
     words = experiment.arguments("donor", System(), machines=Machines(processes))
-    assert words[words.index("--update-freq") + 1] == str(frequency)
+    assert value(words, "--update-freq") == str(frequency)
     assert frequency == {0: 8, 1: 8, 2: 4, 4: 2, 8: 1, 32: 1}[processes]
     assert tokens == (32_768 if processes < 32 else 131_072)
     assert ("--cpu" in words) == (processes == 0)
@@ -100,8 +94,8 @@ def test_options_of_a_run_reach_its_name_its_arguments_and_its_record():
     run = system_from_words("--encoder rnn -- --rnn-layers 2 --rnn-input vector")
     assert run.name == "rnn-all-qkv-rnn-layers_2-rnn-input_vector"
     words = Experiment(ROOT / "configs" / "numbers_en_de.yaml").arguments("finetune", run, seed=7)
-    assert words[words.index("--rnn-layers") + 1] == "2"
-    assert words[words.index("--seed") + 1] == "7"
+    assert value(words, "--rnn-layers") == "2"
+    assert value(words, "--seed") == "7"
     assert run.settings()["options"] == "--rnn-layers 2 --rnn-input vector"
 
 
@@ -110,10 +104,10 @@ def test_a_seed_is_of_every_stage_but_not_of_a_donor_that_is_shared():
     for stage in ("warm-start", "finetune", "scratch", "donor"):
         for seed, drawn in ((7, "7"), (None, "1")):
             words = experiment.arguments(stage, System(), seed=seed)
-            assert words[words.index("--seed") + 1] == drawn
+            assert value(words, "--seed") == drawn
     words = experiment.arguments("donor", System(), seed=7, donor="shared")
-    assert words[words.index("--seed") + 1] == "1"
-    assert words[words.index("--save-dir") + 1] == "shared/checkpoints"
+    assert value(words, "--seed") == "1"
+    assert value(words, "--save-dir") == "shared/checkpoints"
 
 
 def test_options_of_a_run_overrule_the_configuration():
@@ -189,7 +183,7 @@ def test_a_system_has_a_label_for_tables(words, label):
 def test_every_system_of_the_s2l_configuration_gets_equal_updates():
     experiment = Experiment(S2L)
     epochs = {
-        stage: int(words[words.index("--max-epoch") + 1])
+        stage: int(value(words, "--max-epoch"))
         for stage in ("donor", "finetune", "scratch")
         for words in [experiment.arguments(stage, System())]
     }
@@ -209,6 +203,6 @@ def test_the_separator_of_documents_goes_to_the_subwords_and_the_model(tmp_path)
     for stage in ("prepare", "split", "scratch", "warm-start"):
         words = experiment.arguments(stage, System())
         of_stage = "--separator" if stage in ("prepare", "split") else option
-        assert words[words.index(of_stage) + 1] == "<s2>"
+        assert value(words, of_stage) == "<s2>"
         assert "<s2>" not in experiment.arguments(stage, named) or of_stage != option
     assert option not in experiment.arguments("donor", System())

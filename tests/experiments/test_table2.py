@@ -5,7 +5,6 @@ import json
 import os
 import random
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 import torch
 import wmt14_stand_in as stand_in
 import yaml
-from fairseq import options
+from command_lines import PARSERS, commands, parsed
 from omegaconf import OmegaConf
 from toy import ROOT, environment, run
 
@@ -30,11 +29,6 @@ from fairseq_floater.experiments.system import System
 from fairseq_floater.experiments.table2 import add_options, cells_of, config_of, donors_of
 
 SCRIPT = ROOT / "scripts" / "table2.sh"
-PARSERS = {
-    "train": options.get_training_parser,
-    "validate": options.get_validation_parser,
-    "generate": options.get_generation_parser,
-}
 SMALL = {f"{stack}-{name}": size for stack in ("encoder", "decoder") for name, size in (
     ("embed-dim", 32), ("ffn-embed-dim", 32), ("layers", 2), ("attention-heads", 4),
 )}  # fmt: skip
@@ -97,11 +91,6 @@ def test_progress(tmp_path):
 # Commands.
 
 
-def parsed(tool, words):
-    """Parse a command's arguments with fairseq."""
-    return options.parse_args_and_arch(PARSERS[tool](), words)
-
-
 @pytest.mark.parametrize("row", TABLE_2, ids="-".join)
 @pytest.mark.parametrize("column", COLUMNS, ids="-".join)
 def test_every_cell_has_arguments_that_fairseq_reads(column, row, tmp_path):
@@ -113,7 +102,7 @@ def test_every_cell_has_arguments_that_fairseq_reads(column, row, tmp_path):
         words = experiment.arguments(
             "finetune", system, work=str(tmp_path), machines=Machines(processes)
         )
-        args = parsed("train", words)
+        args = parsed(words)
         assert args.update_freq == [frequency]
         tokens = args.max_tokens * frequency * processes
         assert tokens == (28_672 if big else 32_768)
@@ -122,31 +111,24 @@ def test_every_cell_has_arguments_that_fairseq_reads(column, row, tmp_path):
     assert args.encoder_embed_dim == (1024 if big else 512)
     assert args.dropout == (0.3 if column == ("big", "en", "de") else 0.1)
     assert args.fp16 and args.share_all_embeddings
-    donor = parsed("train", experiment.arguments("donor", system, work=str(tmp_path)))
+    donor = parsed(experiment.arguments("donor", system, work=str(tmp_path)))
     assert args.lr == [donor.lr[0] / 2]
     assert donor.lr == [0.0005 if big else 0.0007]
     assert (donor.max_epoch, args.max_epoch) == (30, 10 if target == "de" else 1)
     assert not donor.fp16  # on a CPU
-    search = parsed("generate", experiment.arguments("generate", system))
+    search = parsed(experiment.arguments("generate", system), "generate")
     assert (search.beam, search.lenpen, search.post_process) == (4, 0.6, "subword_nmt")
     assert (search.tokenizer, search.required_batch_size_multiple) == ("moses", 1)
-
-
-def commands(done):
-    """Return the commands of a dry run as lists of words, without the files for their output."""
-    lines = (line for line in done.stdout.splitlines() if not line.startswith("#"))
-    return [shlex.split(line.partition(" > ")[0]) for line in lines]
 
 
 def check_dry_run(done, cells):
     found = [line[2:] for line in done.stdout.splitlines() if line.startswith("# ")]
     assert found == [cell.name for cell in cells]
     folders = []
-    for words in commands(done):
+    for words in commands(done.stdout):
         tool = next((w.split(".")[1] for w in words if w.startswith("fairseq_cli.")), None)
         if tool in PARSERS:
-            arguments = words[words.index(f"fairseq_cli.{tool}") + 1 :]
-            args = parsed(tool, arguments)
+            args = parsed(words[words.index(f"fairseq_cli.{tool}") + 1 :], tool)
             if tool == "train":
                 folders.append(Path(args.save_dir).parent)
     for cell in cells:
