@@ -287,23 +287,3 @@ def test_a_longer_table_is_its_warm_starts(tmp_path):
     lengths = [value(w, "--max-positions") for w in found if "fairseq_cli.train" in w]
     assert lengths == ["128", "240"]
     assert value(found[-1], "--json").endswith("/mlm-floater-max-positions_240/after.json")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("finetune.sh", TINY, "--system", "floater"), "arguments are required: --task"),
-        (("finetune.sh", TINY, "--task", "rtf", "--system", "floater"), "`--task` must be one of cola"),
-        (("finetune.sh", TINY, "--task", "rte", "--system", "bert"), "invalid choice: 'bert'"),
-        (("pretrain_flow.sh", TINY, "--raw", "x"), "makes its own text; --raw is for your"),
-        (("finetune.sh", TINY, "--task", "rte", "--system", "roberta", "--extend", "last"), "`--extend` is"),
-        (("pretrain_flow.sh", TINY, "--model-options=--t5-buckets 9"), "has no effect with `--encoder fl"),
-        (("pretrain_flow.sh", BASE), "`budget` has no donor; give a checkpoint by --donor"),
-        (("tables345.sh", "--only", "huge-*"), "`--only` must match cells"),
-        (("tables345.sh", "--donor", "x.pt"), "`--donor` is for one size"),
-        (("prepare_mlm.sh", "x", "--bpe", "gpt2", "--vocab", "9"), "`--vocab` must be given with"),
-    ],
-)  # fmt: skip
-def test_bad_usage_is_one_sentence(tmp_path, words, message):
-    done = run(["bash", ROOT / "scripts" / words[0], *words[1:], "--dry-run"], cwd=tmp_path, code=2)
-    assert message in done.stderr and "Traceback" not in done.stderr

@@ -23,24 +23,38 @@ def test_help_and_bad_options(script):
         assert run_script(script.name, "--no-such-option").returncode == 2
 
 
+CONFIGS = {"config": "numbers_en_de", "text": "text_tiny", "wmt14": "wmt14_en_de_base"}
+CONFIGS |= {"tiny": "roberta_tiny", "base": "roberta_base"}
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("--encoder floater", 2, "arguments are required: CONFIG"),
-        ("nowhere.yaml --encoder floater", 1, "There is no configuration nowhere.yaml"),
-        ("{config}", 2, "arguments are required: --encoder"),
-        ("{config} --encoder fourier", 2, "fourier"),
-        ("{config} --encoder floater --work /dev/null/x", 1, "cannot be made"),
-        ("{text} --encoder floater --work {tmp}", 2, "pass its folder with --raw"),
-        ("{wmt14} --encoder floater --work {tmp} --raw x", 2, "set `wmt14: null`"),
-        ("{config} --encoder rnn '--model-options=--lr 1' -- --lr 2", 2, "not both"),
-        ("{text} --encoder floater --work {tmp} --raw none", 1, "There is no folder none (--raw)."),
+        ("protocol.sh --encoder floater", 2, "arguments are required: CONFIG"),
+        ("protocol.sh nowhere.yaml --encoder floater", 1, "There is no configuration nowhere.yaml"),
+        ("protocol.sh {config}", 2, "arguments are required: --encoder"),
+        ("protocol.sh {config} --encoder fourier", 2, "fourier"),
+        ("protocol.sh {config} --encoder floater --work /dev/null/x", 1, "cannot be made"),
+        ("protocol.sh {text} --encoder floater --work {tmp}", 2, "pass its folder with --raw"),
+        ("protocol.sh {wmt14} --encoder floater --work {tmp} --raw x", 2, "set `wmt14: null`"),
+        ("protocol.sh {config} --encoder rnn '--model-options=--lr 1' -- --lr 2", 2, "not both"),
+        ("protocol.sh {text} --encoder floater --raw none", 1, "There is no folder none (--raw)."),
+        ("finetune.sh {tiny} --system floater", 2, "arguments are required: --task"),
+        ("finetune.sh {tiny} --task rtf --system floater", 2, "`--task` must be one of cola"),
+        ("finetune.sh {tiny} --task rte --system bert", 2, "invalid choice: 'bert'"),
+        ("finetune.sh {tiny} --task rte --system roberta --extend last", 2, "`--extend` is"),
+        ("pretrain_flow.sh {tiny} --raw x", 2, "makes its own text; --raw is for your"),
+        ("pretrain_flow.sh {tiny} '--model-options=--t5-buckets 9'", 2, "has no effect with `--encoder fl"),
+        ("pretrain_flow.sh {base}", 2, "`budget` has no donor; give a checkpoint by --donor"),
+        ("tables345.sh --only 'huge-*'", 2, "`--only` must match cells"),
+        ("tables345.sh --donor x.pt", 2, "`--donor` is for one size"),
+        ("prepare_mlm.sh x --bpe gpt2 --vocab 9", 2, "`--vocab` must be given with"),
     ],
-)
+)  # fmt: skip
 def test_bad_usage_is_one_clear_sentence(tmp_path, words, code, message):
-    places = {"config": CONFIG, "tmp": tmp_path, "text": ROOT / "configs" / "text_tiny.yaml"}
-    places["wmt14"] = ROOT / "configs" / "wmt14_en_de_base.yaml"
-    done = run_script("protocol.sh", *(word.format(**places) for word in shlex.split(words)))
+    places = {name: ROOT / "configs" / f"{config}.yaml" for name, config in CONFIGS.items()}
+    command = [word.format(tmp=tmp_path, **places) for word in shlex.split(words)]
+    done = run_script(*command, cwd=tmp_path, timeout=300)
     assert done.returncode == code, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
