@@ -42,7 +42,7 @@ def test_activation_checkpointing(option, case):
     assert h.difference(h.log_probs(twin, *batch), expected) == 0
 
 
-@pytest.mark.parametrize(("encoder", "blocks", "target"), MOST, ids=lambda word: word)
+@h.parametrised([*h.MECHANISMS, ("floater", "input", "qkv"), ("rope", "input", "attention")])
 def test_layerdrop_trains(encoder, blocks, target):
     options = {"encoder_layerdrop": 0.5, "decoder_layerdrop": 0.5, "dropout": 0.0}
     model = h.randomise_positions(h.build(encoder, blocks, target, **options))
