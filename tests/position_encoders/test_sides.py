@@ -9,10 +9,8 @@ from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 
 pytestmark = pytest.mark.usefixtures("measured_once")
-SOME = [c for c in h.CASES if c[0] != "none" and c[1] == "all"] + [
-    ("sinusoidal", "input", "hidden")
-]
-every_case = h.parametrised(SOME)
+SOME = [case for case in h.MECHANISMS if case[0] != "none"]
+every_case = h.parametrised([*SOME, ("sinusoidal", "input", "hidden")])
 every_side = pytest.mark.parametrize("side", ["source", "target"])
 
 
