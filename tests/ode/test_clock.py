@@ -7,14 +7,11 @@ import pytest
 import torch
 from forcing import assert_padding_moves_nothing, assert_steps_equal_one_pass
 
-from fairseq_floater.ode import ENGINES, TORCHDIFFEQ_SOLVERS, Clock, PositionDynamics, flow_solver
-from fairseq_floater.ode import auto as choice_module
+from fairseq_floater.ode import ENGINES, TORCHDIFFEQ_SOLVERS, Clock, PositionDynamics
 from fairseq_floater.ode.solve import solve
 from fairseq_floater.ode.solve_record import SolveRecord
 from fairseq_floater.position_encoders.transforms import Places
 
-every_engine = pytest.mark.parametrize("solver", ENGINES)
-every_target = pytest.mark.parametrize("target", ["qkv", "hidden"])
 BENT = Clock(0.1, 6.0)
 
 
@@ -72,7 +69,7 @@ def exact():
     return values.detach(), torch.cat([g.flatten() for g in gradients])
 
 
-@every_engine
+@pytest.mark.parametrize("solver", ENGINES)
 def test_every_engine_solves_at_times_that_are_not_even(solver, exact):
     values, gradient = solved(solver, BENT.of_tokens(90))
     assert h.difference(values.double(), exact[0]) <= 1e-4 * float(exact[0].abs().max())
@@ -104,7 +101,7 @@ def test_even_times_on_the_grid_of_torchdiffeq_are_not_interpolated():
 # FLOATER's tables.
 
 
-@every_target
+@h.every_target
 def test_a_table_in_bent_time_is_the_flow_at_its_times(target):
     model = h.visible("floater", target=target, floater_time="log:5")
     for stack, name, signal in h.signals(model):
@@ -129,33 +126,25 @@ def test_a_table_in_bent_time_is_the_flow_at_its_times(target):
             assert h.difference(fine[27], there) <= 1e-3 * scale
 
 
-@every_target
-@pytest.mark.parametrize("solver", ENGINES)
-def test_the_contract_holds_in_bent_time(target, solver):
-    model = h.visible("floater", target=target, floater_time="log:3", floater_solver=solver)
+@h.every_target
+def test_the_contract_holds_in_bent_time(target):
+    model = h.visible("floater", target=target, floater_time="log:3")
     batch = h.source_batch(), h.target_batch()
     assert_steps_equal_one_pass(model, *batch)
     assert_padding_moves_nothing(model, *batch)
-    linear = h.visible("floater", target=target, floater_solver=solver)
+    linear = h.visible("floater", target=target)
     assert h.difference(h.log_probs(linear, *batch), h.log_probs(model, *batch)) > 1e-3
 
 
-def test_errors_are_measured_at_the_times_of_tokens(monkeypatch):
-    found = []
-
-    def noted(dynamics, p0, times, *further):
-        found.append(times)
-        return choice_module.choose(dynamics, p0, times, *further)
-
-    monkeypatch.setattr(flow_solver, "choose", noted)
+def test_errors_are_measured_at_the_times_of_tokens(measured):
     options = {"no_token_positional_embeddings": True, "position_stretch": "3:4"}
     model = h.build("floater", floater_time="log:7", **options).train()
     batch = h.source_batch(lengths=(30,)), h.target_batch(lengths=(30,))
     h.raw_log_probs(model, *batch)  # positions up to 4 * 29
     with torch.no_grad():
         h.log_probs(model.eval(), *batch)
-    assert [len(times) for times in found] == [128, 128, 256, 256]
-    for times in found:
+    assert [len(times) for times in measured] == [128, 128, 256, 256]
+    for times in measured:
         expected = 0.7 * torch.log1p(torch.arange(len(times), dtype=torch.float64) / 7)
         assert h.difference(times, expected) <= 1e-12
 

@@ -11,7 +11,6 @@ from roberta_models import logits, roberta
 
 from fairseq_floater.checkpoints.reading import load_checkpoint
 from fairseq_floater.ode import auto as choice_module
-from fairseq_floater.ode import flow_solver
 
 LENGTHS = (7, 12, 5)
 
@@ -24,19 +23,6 @@ def step(trained, lengths=LENGTHS, update=0):
     trained.set_num_updates(update)
     source, target = source_batch(lengths=lengths), target_batch(lengths=lengths)
     return trained(source, source.ne(PAD).sum(1), target)[0]
-
-
-@pytest.fixture
-def measured(monkeypatch):
-    """A list that grows by one with each call of `choose`."""
-    count = []
-
-    def counted(*args, **kwargs):
-        count.append(1)
-        return choice_module.choose(*args, **kwargs)
-
-    monkeypatch.setattr(flow_solver, "choose", counted)
-    return count
 
 
 def test_each_flow_is_measured_often_in_the_first_updates_and_then_every_thousand(measured):
@@ -85,27 +71,18 @@ def test_a_resumed_training_keeps_its_engine_unless_options_change(measured, tmp
     assert len(measured) == 2 * before
 
 
-@pytest.fixture
-def lengths_measured(monkeypatch):
-    """The number of tokens in each call of `choose`."""
-    found = []
-
-    def noted(dynamics, p0, times, training):
-        found.append(len(times))
-        return choice_module.choose(dynamics, p0, times, training)
-
-    monkeypatch.setattr(flow_solver, "choose", noted)
-    return found
+def tokens(measured):
+    return [len(times) for times in measured]
 
 
-def test_in_training_errors_are_measured_as_far_as_sentences_have_gone(lengths_measured):
+def test_in_training_errors_are_measured_as_far_as_sentences_have_gone(measured):
     trained = model()
     for longest in (5, 60, 100, 90, 5):
         step(trained, (longest, 3))
-    assert lengths_measured == [64] * 3 + [128] * 3  # encoder, decoder, cross-attention
+    assert tokens(measured) == [64] * 3 + [128] * 3  # encoder, decoder, cross-attention
 
 
-def test_after_validation_errors_are_measured_as_in_a_run_that_is_resumed_there(lengths_measured):
+def test_after_validation_errors_are_measured_as_in_a_run_that_is_resumed_there(measured):
     trained = model()
     step(trained, (300, 3))
     trained.eval().train()
@@ -113,10 +90,10 @@ def test_after_validation_errors_are_measured_as_in_a_run_that_is_resumed_there(
     resumed.load_state_dict(trained.state_dict())
     found = []
     for run in (trained, resumed):
-        lengths_measured.clear()
+        measured.clear()
         for longest in (12, 100, 5):
             step(run, (longest, 3))
-        found.append(lengths_measured.copy())
+        found.append(tokens(measured))
     assert found[0] == found[1] == [64] * 3 + [128] * 3
 
 
@@ -133,18 +110,18 @@ def test_what_a_translation_in_inference_mode_leaves_behind_is_trained_with(engi
     assert flow and all(p.grad is not None and p.grad.isfinite().all() for p in flow)
 
 
-def test_in_evaluation_the_engine_does_not_depend_on_the_batch(lengths_measured):
+def test_in_evaluation_the_engine_does_not_depend_on_the_batch(measured):
     for lengths in ((5,), (300, 3)):
         with torch.no_grad():
             step(model().eval(), lengths)
-    assert lengths_measured == [256] * 6
+    assert tokens(measured) == [256] * 6
 
 
 @pytest.mark.parametrize("target", ["qkv", "hidden", "relative"])
-def test_a_roberta_is_measured_as_far_as_it_reads(lengths_measured, target):
+def test_a_roberta_is_measured_as_far_as_it_reads(measured, target):
     for positions in (24, 300):
         logits(roberta("floater", target=target, max_positions=positions).eval(), source_batch())
-    assert lengths_measured == [256, 300]
+    assert tokens(measured) == [256, 300]
 
 
 @pytest.mark.parametrize(
