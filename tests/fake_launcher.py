@@ -3,7 +3,15 @@
 import json
 from pathlib import Path
 
+from toy import ROOT
+
 from fairseq_floater.experiments.launch import CommandError, Launcher
+from fairseq_floater.experiments.preparation import RunRequest
+from fairseq_floater.experiments.protocol import Protocol
+from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.system import System
+
+CONFIG = ROOT / "configs" / "numbers_en_de.yaml"
 
 
 class FakeLauncher(Launcher):
@@ -37,6 +45,13 @@ class FakeLauncher(Launcher):
         elif "--json" in words:
             result = {"bleu": {"score": 12.5}, "score": 87.5, "f1": 87.5}
             Path(words[words.index("--json") + 1]).write_text(json.dumps(result))
+
+
+def run(work, encoder, launcher=None, *, scratch=False, config=CONFIG, **asked):
+    """Run the protocol of one system; return its steps."""
+    launcher, system = launcher or FakeLauncher(), System(encoder, scratch=scratch)
+    Protocol(RunRequest(Experiment(config), system, work, **asked), launcher).run()
+    return launcher.steps
 
 
 class Laboratory(FakeLauncher):
