@@ -13,7 +13,7 @@ torch.set_num_threads(1)
 LONGEST = (
     *("test_contract", "test_kept_tables", "test_precision", "test_fairseq_compat"),
     *("test_fairseq_options", "test_integration", "test_integration_training"),
-    *("test_s2l_script", "test_roberta_training", "test_benchmark", "test_distributed"),
+    *("test_s2l_script", "test_roberta_training", "test_benchmark_command", "test_distributed"),
     *("test_question_answering_training", "test_scripts", "test_faults_disk", "test_faults"),
 )
 

@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import batches, contestants, parts
 from benchmarks.bench import WARM_UP, Bench
-from benchmarks.cli import main
 from benchmarks.figure import plot_benchmark
 from benchmarks.floor import Floor, Work, measure_floor
 from benchmarks.records import Records
@@ -272,23 +271,3 @@ def test_one_table_and_one_figure_of_everything(tmp_path):
     assert drawn.count("<!-- rope -->") == 1
     for title in ("update", "memory", "launches", "translation,", "8,192 words", "step"):
         assert f"<!-- {title} -->" in drawn
-
-
-def test_encoders_are_resumed_by_the_command(tmp_path, capsys):
-    words = ["speed", "--quick", "--device", "cpu", "--threads", "1", "--rounds", "1"]
-    words += ["--parts", "update", "--resume", str(tmp_path / "records.jsonl")]
-    assert main([*words, "--encoders", "rope"]) == 0
-    capsys.readouterr()
-    assert main([*words, "--encoders", "rope,none"]) == 0
-    said = capsys.readouterr()
-    assert [line.partition(":")[0] for line in said.err.splitlines() if "rope" in line] == []
-    assert "update, none: " in said.err
-    assert "| `rope` | " in said.out
-    assert main([*words, "--encoders", "rope", "--tokens", "64"]) == 2
-    assert "holds measurements with another tokens" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["speed", "--parts", "update,speed"])
-    assert (
-        "must be some of update, memory, launches, generation, step, solve"
-        in capsys.readouterr().err
-    )
