@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -87,6 +88,19 @@ def run_script(name, *words, **options):
     command = ["bash", str(ROOT / "scripts" / name), *map(str, words)]
     env = environment(FLOATER_PYTHON=warm.python())
     return subprocess.run(command, capture_output=True, text=True, env=env, **options)
+
+
+def killed(command, seconds):
+    """Run a command, and all that it starts, for at most ``seconds``; return whether it was killed."""
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(
+        [str(word) for word in command], env=environment(), start_new_session=True, **silent
+    )
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait() == -signal.SIGKILL
 
 
 def _end(text, lines=40):

@@ -2,20 +2,17 @@
 
 import hashlib
 import json
-import os
 import random
 import re
 import shlex
 import shutil
-import signal
-import subprocess
 import tarfile
 import time
 from pathlib import Path
 
 import pytest
 import wmt14_stand_in as stand_in
-from toy import environment, run
+from toy import killed, run
 
 from fairseq_floater.cli import main
 from fairseq_floater.data.parallel_text import TextDataError
@@ -268,21 +265,10 @@ def killed_and_restarted(pair, archives, out, kills, seed):
     command = ["bash", SCRIPT, pair, "--out", out, "--mirror", archives, *REHEARSAL]
     done = 0
     while done < kills:
-        process = subprocess.Popen(
-            [str(word) for word in command],
-            env=environment(),
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            process.wait(timeout=moments.uniform(0.5, 25))
-            # The run ended before the kill: delete a result, so that it must be made again.
-            shutil.rmtree(out / moments.choice(MADE))
-        except subprocess.TimeoutExpired:
+        if killed(command, moments.uniform(0.5, 25)):
             done += 1
-        os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
-        process.wait()
+        else:  # the run ended before: delete a result, so that it must be made again
+            shutil.rmtree(out / moments.choice(MADE))
         time.sleep(0.1)
     prepare(pair, out, "--mirror", archives, *REHEARSAL)
 

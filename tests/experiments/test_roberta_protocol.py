@@ -2,16 +2,13 @@
 
 import argparse
 import json
-import os
 import random
-import signal
-import subprocess
 
 import pytest
 import roberta_toy
 import yaml
 from fake_launcher import RobertaLauncher, write
-from toy import ROOT, environment, run
+from toy import ROOT, killed, run
 
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.errors import ReportError, UsageError, UserError
@@ -261,12 +258,7 @@ def test_killed_and_restarted_it_ends_in_the_same_table(tmp_path):
         command += ["--seeds", "1", "--processes", "0"]
         moments = random.Random(5)
         for _ in range(kills):
-            process = subprocess.Popen(command, env=environment(), start_new_session=True)
-            try:
-                process.wait(timeout=moments.uniform(3, 40))
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            killed(command, moments.uniform(3, 40))
         done = run(command, timeout=3000)
         assert "Table 3" in done.stdout and "Table 5" in done.stdout
         found = json.loads((work / "tables345.json").read_text())

@@ -1,10 +1,8 @@
 """Table 2 by script: a rehearsal in miniature on a stand-in for WMT14, and two nodes."""
 
 import json
-import os
 import random
 import re
-import signal
 import socket
 import subprocess
 import time
@@ -14,7 +12,7 @@ import torch
 import wmt14_stand_in as stand_in
 import yaml
 from omegaconf import OmegaConf
-from toy import ROOT, environment, run
+from toy import ROOT, environment, killed, run
 
 from fairseq_floater.experiments.paper_numbers import TABLE_2
 from fairseq_floater.experiments.sections import read_yaml
@@ -58,16 +56,12 @@ def words_of(miniature, work, only):
     ]
 
 
-def started(command):
-    return subprocess.Popen(
+def stopped_by_sigterm(command, log):
+    """Start ``command``, wait for an update in ``log``, tell the script alone to stop."""
+    process = subprocess.Popen(
         command, env=environment(), start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-
-
-def stopped_by_sigterm(command, log):
-    """Start ``command``, wait for an update in ``log``, tell the script alone to stop."""
-    process = started(command)
     deadline = time.monotonic() + 200
     while not (log.exists() and "num_updates" in log.read_text(errors="replace")):
         assert process.poll() is None, process.communicate()[0]
@@ -127,14 +121,8 @@ def test_all_settings_both_directions_killed_and_restarted(miniature):
     for name, kills in (("whole", 0), ("killed", 12)):
         command = words_of(miniature, miniature / name, "base-*")
         moments = random.Random(3)
-        while kills:
-            process = started(command)
-            try:
-                process.communicate(timeout=moments.uniform(5, 60))
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-            kills -= 1
+        for _ in range(kills):
+            killed(command, moments.uniform(5, 60))
         run(command, timeout=3000)
         found = json.loads((miniature / name / "table2.json").read_text())
         tables[name] = [
