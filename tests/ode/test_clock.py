@@ -50,37 +50,29 @@ def flow():
     return dynamics, (0.5 * torch.randn(3, 12)).requires_grad_()
 
 
-def solved(solver, times, gradient="direct"):
+def solved(times, dtype=torch.float32, **options):
     """Values, and the gradient of a weighted sum of them."""
     dynamics, p0 = flow()
-    values = solve(dynamics, p0, times, solver=solver, gradient=gradient)
-    weights = torch.randn(values.shape, generator=torch.Generator().manual_seed(1))
+    dynamics, p0 = dynamics.to(dtype), p0.detach().to(dtype).requires_grad_()
+    values = solve(dynamics, p0, times, **options)
+    weights = torch.randn(values.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     gradients = torch.autograd.grad(values, [p0, *dynamics.parameters()], weights)
-    return values.detach(), torch.cat([g.flatten() for g in gradients])
+    return values.detach().double(), torch.cat([g.flatten() for g in gradients])
 
 
 @pytest.fixture(scope="module")
 def exact():
-    dynamics, p0 = flow()
-    dynamics, p0 = dynamics.double(), p0.detach().double().requires_grad_()
-    values = solve(dynamics, p0, BENT.of_tokens(90), solver="rk4", step_size=0.005)
-    weights = torch.randn(values.shape, generator=torch.Generator().manual_seed(1)).double()
-    gradients = torch.autograd.grad(values, [p0, *dynamics.parameters()], weights)
-    return values.detach(), torch.cat([g.flatten() for g in gradients])
+    return solved(BENT.of_tokens(90), torch.float64, solver="rk4", step_size=0.005)
 
 
-@pytest.mark.parametrize("solver", ENGINES)
-def test_every_engine_solves_at_times_that_are_not_even(solver, exact):
-    values, gradient = solved(solver, BENT.of_tokens(90))
-    assert h.difference(values.double(), exact[0]) <= 1e-4 * float(exact[0].abs().max())
-    assert float((gradient - exact[1]).norm()) <= 1e-3 * float(exact[1].norm())
-
-
-@pytest.mark.parametrize("solver", TORCHDIFFEQ_SOLVERS)
-def test_the_adjoint_does_too(solver, exact):
-    values, gradient = solved(solver, BENT.of_tokens(90), "adjoint")
-    assert h.difference(values.double(), exact[0]) <= 1e-4 * float(exact[0].abs().max())
-    assert float((gradient - exact[1]).norm()) <= 1e-3 * float(exact[1].norm())
+@pytest.mark.parametrize(
+    ("solver", "gradient"),
+    [(s, "direct") for s in ENGINES] + [(s, "adjoint") for s in TORCHDIFFEQ_SOLVERS],
+)
+def test_every_engine_solves_at_times_that_are_not_even(solver, gradient, exact):
+    values, slope = solved(BENT.of_tokens(90), solver=solver, gradient=gradient)
+    assert h.difference(values, exact[0]) <= 1e-4 * float(exact[0].abs().max())
+    assert float((slope - exact[1]).norm()) <= 1e-3 * float(exact[1].norm())
 
 
 def test_even_times_on_the_grid_of_torchdiffeq_are_not_interpolated():
