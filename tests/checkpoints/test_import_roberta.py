@@ -11,6 +11,7 @@ import hugging_face
 import pytest
 import torch
 import toy
+from helpers import difference
 from hugging_face import LONGEST, fairseq_outputs, load, make, outputs, save, tokens
 from oracles import transformers_module
 from roberta_models import save_as_of_2019
@@ -24,11 +25,6 @@ from fairseq_floater.cli import main
 TOLERANCE = 1e-5
 SHAPE = {"encoder_layers": 2, "encoder_embed_dim": 16, "encoder_ffn_embed_dim": 24}
 SHAPE["encoder_attention_heads"] = 2
-
-
-def difference(a, b):
-    assert a.shape == b.shape
-    return float((a - b).abs().max())
 
 
 def test_a_stored_roberta_gives_its_stored_logits(stored, tmp_path):
