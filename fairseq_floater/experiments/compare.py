@@ -28,13 +28,19 @@ from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.forms import systems_of
 from fairseq_floater.experiments.hardware import Machines, machines_from_args
 from fairseq_floater.experiments.job import floater
-from fairseq_floater.experiments.looks import TOLD, Look, by_specs, check_looks, in_windows
 from fairseq_floater.experiments.preparation import RunRequest
 from fairseq_floater.experiments.protocol import BEFORE, Protocol
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.screen import duration
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.tables import Table, add_table_options
+from fairseq_floater.experiments.variants import (
+    TOLD,
+    Variant,
+    check_variants,
+    read_evals,
+    read_windows,
+)
 from fairseq_floater.position_encoders.registry import encoder_names
 from fairseq_floater.records import read_json
 from fairseq_floater.verbs import positive
@@ -65,9 +71,9 @@ class ComparisonTable(Table):
         self.experiment, args.work = experiment_of(args), work_of(args)
         if args.by_length:
             _ = self.experiment.s2l  # raises ConfigError if there is no such section
-        looks = args.table or args.status
+        only_shows = args.table or args.status
         seed = self.experiment.config.seed
-        self.seeds = args.seeds or (looks and _seeds_of(args.work)) or [seed]
+        self.seeds = args.seeds or (only_shows and _seeds_of(args.work)) or [seed]
         if args.start is not None and args.encoders is None:
             raise UsageError(
                 "`--start` needs `--encoders`: the configuration sets its systems' starts."
@@ -80,9 +86,10 @@ class ComparisonTable(Table):
             also=args.also,
         )
         systems = [entry.system for entry in self.systems]
-        self.looks: list[Look] = [*dict.fromkeys(args.looks)]  # scoring refuses a file twice
+        # Scoring refuses a file twice.
+        self.variants: list[Variant] = [*dict.fromkeys(args.variants)]
         self.separator = self.experiment.config.data.separator
-        check_looks(self.looks, systems, self.separator)
+        check_variants(self.variants, systems, self.separator)
         stages = {entry.system.name: entry.system.stage for entry in self.systems}
         if args.donor is not None and "donor" in stages.values():
             raise UsageError(
@@ -115,13 +122,13 @@ class ComparisonTable(Table):
                     seed=seed,
                     machines=machines,
                     losses=True,
-                    looks=tuple(self._looks_of(entry)),
+                    variants=tuple(self._variants_of(entry)),
                 )
                 name = entry.system.name
                 yield Cell(name, request.work / name, partial(Protocol, request), seed)
 
-    def _looks_of(self, entry: ListedSystem) -> list[Look]:
-        return [look for look in self.looks if look.suits(entry.system, self.separator)]
+    def _variants_of(self, entry: ListedSystem) -> list[Variant]:
+        return [variant for variant in self.variants if variant.suits(entry.system, self.separator)]
 
     def _donors(self, args: argparse.Namespace) -> list[Cell]:
         if args.donor is not None:
@@ -194,9 +201,9 @@ class ComparisonTable(Table):
         for entry, folders in runs.items():
             argv += ["--label", f"{entry.system.name}={entry.label}"]
             names = [entry.system.name]
-            for look in self._finished_looks(entry, folders):
-                names.append(entry.system.name + look.mark)
-                argv += ["--label", f"{names[-1]}={entry.label}, {look.name}"]
+            for variant in self._finished_variants(entry, folders):
+                names.append(entry.system.name + variant.mark)
+                argv += ["--label", f"{names[-1]}={entry.label}, {variant.name}"]
             argv += [w for name in names for f in folders for w in ("--run", f"{name}={f}")]
         return argv
 
@@ -209,10 +216,9 @@ class ComparisonTable(Table):
         models = [("", entry.label, "", True)]
         if self.experiment.s2l.before and entry.system.stage == "finetune":
             models.insert(0, (UNTRAINED, f"{entry.label}, before", BEFORE, True))
-        for look in self._finished_looks(entry, folders):
-            models.append(
-                (look.mark, f"{entry.label}, {look.name}", look.mark, look.changes_losses)
-            )
+        for variant in self._finished_variants(entry, folders):
+            label, mark = f"{entry.label}, {variant.name}", variant.mark
+            models.append((mark, label, mark, variant.changes_losses))
         options = {
             "test": ("--hypotheses", "--losses"),
             "test_short": ("--short", "--short-losses"),
@@ -227,13 +233,13 @@ class ComparisonTable(Table):
                         if has_losses:  # else the system's loss would have two rows
                             yield from (losses, f"{name}={folder}/losses.{test}{mark}.txt")
 
-    def _finished_looks(self, entry: ListedSystem, folders: list[Path]) -> Iterator[Look]:
-        """Yield the looks with which all runs in ``folders`` have translated; ``--only`` may skip some."""
+    def _finished_variants(self, entry: ListedSystem, folders: list[Path]) -> Iterator[Variant]:
+        """Yield the variants with which all runs in ``folders`` have translated; ``--only`` may skip some."""
         tests = self.experiment.config.data.tests
-        for look in self._looks_of(entry):
-            files = (f / f"generate.{test}{look.mark}.txt" for f in folders for test in tests)
+        for variant in self._variants_of(entry):
+            files = (f / f"generate.{test}{variant.mark}.txt" for f in folders for test in tests)
             if self.launcher.dry_run or all(file.is_file() for file in files):
-                yield look
+                yield variant
 
     def why_no_table(self) -> str:
         is_scored = any(self._whole(entry.system) for entry in self.systems)
@@ -253,7 +259,7 @@ class ComparisonTable(Table):
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that :func:`run` reads, except ``by_length`` (whether to require section `s2l`)."""
     add = parser.add_argument
-    parser.set_defaults(task=(), looks=[])  # only `tasks.sh` sets a task
+    parser.set_defaults(task=(), variants=[])  # only `tasks.sh` sets a task
     add_config(parser)
     add_table_options(parser, "names or patterns of systems: 'rope-*,*-stretch_*'")
     text = (
@@ -277,14 +283,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "also translate with positions changed at test time, as --position-eval SPEC (docs/options.md): "
         "interpolate:80,cap:80"
     )
-    add("--eval", action="extend", type=by_specs, dest="looks", metavar="SPEC,SPEC", help=text)
+    add("--eval", action="extend", type=read_evals, dest="variants", metavar="SPEC,SPEC", help=text)
     text = "also translate with hypotheses as long as their references, to see what stopping early costs"
-    add("--told-length", action="append_const", const=TOLD, dest="looks", help=text)
+    add("--told-length", action="append_const", const=TOLD, dest="variants", help=text)
     text = (
         "also translate sources of more than T tokens in windows of T that share O (a quarter of T) and "
         "are joined where they agree; may be given again"
     )
-    add("--windows", action="append", type=in_windows, dest="looks", metavar="T[:O]", help=text)
+    add(
+        "--windows", action="append", type=read_windows, dest="variants", metavar="T[:O]", help=text
+    )
     text = "also score exact match (always done for text of whole words)"
     add("--exact-match", action="store_true", help=text)
     text = "run each system under each of these seeds (default: the configuration's)"

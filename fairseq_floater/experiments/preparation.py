@@ -11,9 +11,9 @@ from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.arguments import Request
 from fairseq_floater.experiments.job import SCRIPTS, Job, floater
 from fairseq_floater.experiments.launch import CommandError, Launcher
-from fairseq_floater.experiments.looks import Look
 from fairseq_floater.experiments.run_folder import check_data
 from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.variants import Variant
 from fairseq_floater.records import read_json
 
 
@@ -22,15 +22,15 @@ class RunRequest(Request):
     """The request of a run in translation.
 
     With ``losses`` the loss of every test sentence is computed as well. If the configuration also sets
-    ``s2l: before``, the warm start translates too, and its losses are computed. ``looks`` are further
-    ways to translate with the trained model.
+    ``s2l: before``, the warm start translates too, and its losses are computed. ``variants`` are further
+    translations with the trained model.
     """
 
     experiment: Experiment
     data: Path | None = None  # folder of prepared data; WMT14's data are made there
     losses: bool = False
     task: tuple[str, ...] = ()  # arguments of `floater tasks`, without the folder
-    looks: tuple[Look, ...] = ()
+    variants: tuple[Variant, ...] = ()
 
 
 class DataSteps(Job):

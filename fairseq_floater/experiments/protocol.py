@@ -18,10 +18,10 @@ from fairseq_floater.evaluation.metrics import bleu_metric
 from fairseq_floater.evaluation.s2l.systems import token_counts
 from fairseq_floater.experiments.job import SCRIPTS, Step, Training, floater, python
 from fairseq_floater.experiments.launch import Launcher
-from fairseq_floater.experiments.looks import Look
 from fairseq_floater.experiments.preparation import DataSteps, RunRequest
 from fairseq_floater.experiments.run_folder import write_validation
 from fairseq_floater.experiments.system import PLAIN
+from fairseq_floater.experiments.variants import Variant
 from fairseq_floater.position_encoders import signature
 from fairseq_floater.records import NUMBER, read_json
 from fairseq_floater.version import __version__
@@ -99,8 +99,8 @@ class Protocol(DataSteps):
 
     def further_steps(self) -> None:
         for test in self.experiment.config.data.tests:
-            for look in self.request.looks:
-                self._translate("average.pt", test, look.mark, look)
+            for variant in self.request.variants:
+                self._translate("average.pt", test, variant.mark, variant)
 
     def check_options(self) -> argparse.Namespace:
         """Parse the options of the system's and the donor's training before hours are spent on either."""
@@ -187,10 +187,12 @@ class Protocol(DataSteps):
                 record["settings"] = (record["settings"] or self.settings) | made_of
                 record.setdefault("signature", self.signature)
 
-    def _translate(self, model: str, test: str, mark: str = "", look: Look | None = None) -> None:
+    def _translate(
+        self, model: str, test: str, mark: str = "", variant: Variant | None = None
+    ) -> None:
         """Translate a test set with ``model``, a file of this run; ``mark`` is part of the results' names."""
-        further = () if look is None else look.arguments
-        if self.request.losses and (look is None or look.changes_losses):
+        further = () if variant is None else variant.arguments
+        if self.request.losses and (variant is None or variant.changes_losses):
             self._generate("score-reference", model, test, f"losses.{test}{mark}.txt", further)
         self._generate("generate", model, test, f"generate.{test}{mark}.txt", further)
 

@@ -19,10 +19,10 @@ from fairseq_floater.experiments.cells import Cell, seconds_left, select
 from fairseq_floater.experiments.compare import ComparisonTable, add_options
 from fairseq_floater.experiments.compare import run as run_comparison
 from fairseq_floater.experiments.locks import try_lock
-from fairseq_floater.experiments.looks import Look
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System
+from fairseq_floater.experiments.variants import Variant
 
 WHOLE = ROOT / "configs" / "numbers_en_de.yaml"
 
@@ -68,7 +68,7 @@ def test_each_system_runs_under_each_seed_and_a_second_time_nothing_does(compare
     assert compare("--seeds", "1,2").steps == ["numbers", "s2l", "prepare", "s2l"]
 
 
-def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(
+def test_a_trained_model_translates_in_further_variants_if_its_encoder_takes_them(
     compare, monkeypatch, capsys
 ):
     monkeypatch.setattr("fairseq_floater.experiments.compare._RESAMPLES_A_SYSTEM", 500)
@@ -79,10 +79,10 @@ def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(
     words = launcher.scored
     labels = [words[i + 1] for i, word in enumerate(words) if word == "--label"]
     assert value(words, "--bootstrap") == str(500 * len(labels))  # each is compared
-    looks_of = {SINUSOID: [], T5: ["cap_20"], ROPE: ["cap_20", "ntk_23"]}
-    looks = [(s, look) for s in looks_of for look in (*looks_of[s], "told_length", "windows_20_5")]
+    marks = {SINUSOID: [], T5: ["cap_20"], ROPE: ["cap_20", "ntk_23"]}
+    variants = [(s, mark) for s in marks for mark in (*marks[s], "told_length", "windows_20_5")]
     assert [label.split("=")[0] for label in labels if "." in label.split("=")[0]] == [
-        f"{system}.{look}" for system, look in looks
+        f"{system}.{mark}" for system, mark in variants
     ]
     commands = [" ".join(c) for c in launcher.commands if "fairseq_cli.generate" in c]
     assert (
@@ -95,12 +95,12 @@ def test_a_trained_model_is_looked_at_once_more_where_its_encoder_takes_it(
     assert f"{ROPE}.cap_20" in with_losses
     assert not any("told_length" in name or "windows" in name for name in with_losses)
     words = compare("--eval", "cap:10", "--only", "rope-*").scored
-    looked_at = {word.split("=")[0] for word in words if ".cap_10=" in word}
-    assert looked_at == {f"{ROPE}.cap_10"}
-    look, gap = Look("logn:5", (), "logn:5"), ("--floater-gap", "1.0")
+    translated = {word.split("=")[0] for word in words if ".cap_10=" in word}
+    assert translated == {f"{ROPE}.cap_10"}
+    variant, gap = Variant("logn:5", (), "logn:5"), ("--floater-gap", "1.0")
     rope, with_gap = System("rope", scratch=True), System("floater", scratch=True, options=gap)
-    assert look.suits(with_gap, "<s2>") and not look.suits(with_gap)
-    assert replace(look, spec="ntk:5").suits(rope, "<s2>")
+    assert variant.suits(with_gap, "<s2>") and not variant.suits(with_gap)
+    assert replace(variant, spec="ntk:5").suits(rope, "<s2>")
     with pytest.raises(UsageError, match="No system takes `--eval yarn:23`"):
         compare("--eval", "yarn:23", encoders="t5")
     with pytest.raises(SystemExit):

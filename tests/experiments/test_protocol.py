@@ -11,8 +11,8 @@ from fake_launcher import CONFIG, FakeLauncher, run
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.launch import BusyError, CommandError, StoppedError
 from fairseq_floater.experiments.locks import try_lock
-from fairseq_floater.experiments.looks import TOLD
 from fairseq_floater.experiments.run_folder import RunFolder
+from fairseq_floater.experiments.variants import TOLD
 
 DATA = ["numbers", "prepare"]
 AFTER = ["average", "generate test", "score", "generate test1", "score"]
@@ -104,7 +104,7 @@ def test_a_stop_while_a_whole_run_is_looked_at_leaves_it_whole(tmp_path):
     assert RunFolder(tmp_path / "floater-all-qkv").read()["state"] == "done"
 
 
-def test_a_failure_of_a_further_look_leaves_a_whole_run_whole(tmp_path):
+def test_a_failure_of_a_decoding_variant_leaves_a_finished_run_finished(tmp_path):
     class Full(FakeLauncher):
         def run(self, words, **places):
             if "translation_told_length" in words:
@@ -113,7 +113,7 @@ def test_a_failure_of_a_further_look_leaves_a_whole_run_whole(tmp_path):
 
     for _ in range(2):
         with pytest.raises(CommandError, match="out of memory"):
-            run(tmp_path, "floater", Full(), looks=(TOLD,))
+            run(tmp_path, "floater", Full(), variants=(TOLD,))
         record = RunFolder(tmp_path / "floater-all-qkv").read()
         assert record["state"] == "done" and "reason" not in record
     assert (tmp_path / "floater-all-qkv" / "scores.test_long.json").is_file()

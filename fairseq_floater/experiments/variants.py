@@ -1,4 +1,4 @@
-"""Name further ways to translate with a trained model: other positions, told lengths, windows."""
+"""Name variants of decoding with a trained model: other positions, told lengths, windows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fairseq_floater.position_encoders.eval_law import EvalLaw
 
 
 @dataclass(frozen=True)
-class Look:
-    """A further way to translate.
+class Variant:
+    """A variant of decoding: a further translation of the test sets with the same checkpoint.
 
     Attributes:
         name: used in labels and, with special characters replaced, in the file names of results.
@@ -30,7 +30,7 @@ class Look:
 
     @property
     def mark(self) -> str:
-        """Return the part of a result's file name that names this look."""
+        """Return the part of a result's file name that names this variant."""
         return "." + re.sub(r"\W+", "_", self.name)
 
     @property
@@ -38,22 +38,21 @@ class Look:
         return bool(self.spec)
 
     def suits(self, system: System, separator: str | None = None) -> bool:
-        """Return whether a model of ``system`` takes this look; fairseq's own has no position options.
+        """Return whether a model of ``system`` takes this variant; fairseq's own has no position options.
 
         ``separator`` is the configuration's.
         """
         if not self.spec:
             return True
-        options = (*system.options, "--position-eval", self.spec)
-        look = replace(system, options=options)
-        return system.encoder != PLAIN and is_accepted(look, separator)
+        changed = replace(system, options=(*system.options, "--position-eval", self.spec))
+        return system.encoder != PLAIN and is_accepted(changed, separator)
 
 
-# The report of scores recognises this look by its mark.
-TOLD = Look("told length", ("--task", "translation_told_length"))
+# The report of scores recognises this variant by its mark.
+TOLD = Variant("told length", ("--task", "translation_told_length"))
 
 
-def by_specs(text: str) -> list[Look]:
+def read_evals(text: str) -> list[Variant]:
     """Parse ``--eval SPEC,SPEC``."""
     specs = list(filter(None, text.split(",")))
     for spec in specs:
@@ -62,10 +61,10 @@ def by_specs(text: str) -> list[Look]:
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error).replace("position-eval", "eval")) from None
     overrides = "{{'position_eval': '{}'}}"
-    return [Look(spec, ("--model-overrides", overrides.format(spec)), spec) for spec in specs]
+    return [Variant(spec, ("--model-overrides", overrides.format(spec)), spec) for spec in specs]
 
 
-def in_windows(text: str) -> Look:
+def read_windows(text: str) -> Variant:
     """Parse ``--windows T[:O]``."""
     numbers = text.split(":")
     form = re.fullmatch(r"[1-9]\d*(:\d+)?", text)
@@ -74,13 +73,13 @@ def in_windows(text: str) -> Look:
             f"must be T or T:O, O below T, such as 24:6, but is {text!r} instead"
         )
     options = zip(("--window", "--window-overlap"), numbers)
-    return Look(f"windows {text}", ("--task", "translation_windows", *chain(*options)))
+    return Variant(f"windows {text}", ("--task", "translation_windows", *chain(*options)))
 
 
-def check_looks(
-    looks: Iterable[Look], systems: Sequence[System], separator: str | None = None
+def check_variants(
+    variants: Iterable[Variant], systems: Sequence[System], separator: str | None = None
 ) -> None:
-    """Raise UsageError if there is a look that no system takes."""
-    for look in looks:
-        if not any(look.suits(system, separator) for system in systems):
-            raise UsageError(f"No system takes `--eval {look.name}`.")
+    """Raise UsageError if no system takes one of the variants."""
+    for variant in variants:
+        if not any(variant.suits(system, separator) for system in systems):
+            raise UsageError(f"No system takes `--eval {variant.name}`.")
