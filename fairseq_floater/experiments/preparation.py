@@ -33,8 +33,8 @@ class RunRequest(Request):
     variants: tuple[Variant, ...] = ()
 
 
-class DataSteps(Job):
-    """The steps of a run that make its data, which several runs share."""
+class TranslationJob(Job):
+    """A run in translation, without its steps: the arguments of its stages, and its data."""
 
     request: RunRequest
     experiment: Experiment

@@ -18,7 +18,7 @@ from fairseq_floater.evaluation.metrics import bleu_metric
 from fairseq_floater.evaluation.s2l.systems import token_counts
 from fairseq_floater.experiments.job import SCRIPTS, Step, Training, floater, python
 from fairseq_floater.experiments.launch import Launcher
-from fairseq_floater.experiments.preparation import DataSteps, RunRequest
+from fairseq_floater.experiments.preparation import RunRequest, TranslationJob
 from fairseq_floater.experiments.run_folder import write_validation
 from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.experiments.variants import Variant
@@ -30,7 +30,7 @@ from fairseq_floater.version import __version__
 BEFORE = ".before"
 
 
-class Protocol(DataSteps):
+class Protocol(TranslationJob):
     """The steps of one run, in order: :meth:`run`."""
 
     def __init__(self, request: RunRequest, launcher: Launcher):

@@ -14,7 +14,7 @@ from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.errors import ReportError, UsageError, UserError
 from fairseq_floater.experiments.roberta.cells import cells_of, numbers_of
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
-from fairseq_floater.experiments.roberta.protocol import FlowStage
+from fairseq_floater.experiments.roberta.protocol import MaskedLmJob
 from fairseq_floater.experiments.roberta.stages import RobertaExperiment, RobertaRequest
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.system import PLAIN, System
@@ -201,7 +201,7 @@ def test_a_wrong_option_costs_no_data(tmp_path):
     request = RobertaRequest(RobertaExperiment(TINY), system, tmp_path)
     message = "refuses the options of flow: `--position-target` must be attention"
     with pytest.raises(UsageError, match=message):
-        FlowStage(request, launcher).run()
+        MaskedLmJob(request, launcher).run()
     with pytest.raises(UsageError, match=message):
         FineTuning(request, "squad2", launcher).run()
     config = tmp_path / "roberta_tiny.yaml"

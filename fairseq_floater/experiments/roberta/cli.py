@@ -13,7 +13,7 @@ from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta import cells
 from fairseq_floater.experiments.roberta.cells import add_run_options, add_work, request_of
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
-from fairseq_floater.experiments.roberta.protocol import FlowStage, Steps
+from fairseq_floater.experiments.roberta.protocol import MaskedLmJob
 from fairseq_floater.experiments.roberta.stages import ROBERTA, RobertaExperiment
 from fairseq_floater.experiments.system import PLAIN, add_model_options, system_from_args
 from fairseq_floater.verbs import add_verb, from_options
@@ -84,6 +84,6 @@ def _run(args: argparse.Namespace) -> None:
     request = request_of(args, experiment, system, donor=args.donor, seed=seed)
     gpus = use_gpus(request.machines, dry_run=args.dry_run)
     launcher = Launcher(dry_run=args.dry_run, of_jobs=gpus)
-    job: Steps = FineTuning(request, task, launcher) if task else FlowStage(request, launcher)
+    job = FineTuning(request, task, launcher) if task else MaskedLmJob(request, launcher)
     with launcher.signals():
         job.run()

@@ -9,14 +9,14 @@ from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.job import Step, Training, floater
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta.config import TASKS
-from fairseq_floater.experiments.roberta.protocol import FlowStage, Steps
+from fairseq_floater.experiments.roberta.protocol import MaskedLmJob, RobertaJob
 from fairseq_floater.experiments.roberta.stages import RobertaRequest, system_name
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.records import NUMBER, read_json
 from fairseq_floater.verbs import as_options
 
 
-class FineTuning(Steps):
+class FineTuning(RobertaJob):
     """The fine-tuning of one system on one task under one seed, its predictions and scores."""
 
     script = "finetune.sh"
@@ -50,7 +50,7 @@ class FineTuning(Steps):
         if self.request.system.encoder == PLAIN:
             before = super().trainings()
         else:
-            before = FlowStage(self.request, self.launcher).trainings()
+            before = MaskedLmJob(self.request, self.launcher).trainings()
         return {**before, "finetune": self._arguments(self.path)}
 
     def _arguments(self, start: Path) -> list[str]:
@@ -69,7 +69,7 @@ class FineTuning(Steps):
         """Return the checkpoint to fine-tune: the donor, or the result of the system's masked-LM stage."""
         if self.request.system.encoder == PLAIN:
             return donor
-        stage = FlowStage(self.request, self.launcher, self.locks)
+        stage = MaskedLmJob(self.request, self.launcher, self.locks)
         with self.alone(stage.path.parent / f".{stage.path.name}.lock"):
             if not self.launcher.dry_run:
                 stage.path.mkdir(parents=True, exist_ok=True)

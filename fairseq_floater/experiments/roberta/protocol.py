@@ -26,8 +26,8 @@ from fairseq_floater.verbs import as_options
 DONOR = "donor"
 
 
-class Steps(Job):
-    """The steps that the two kinds of run share: raw data, the data of masked LM, the donor."""
+class RobertaJob(Job):
+    """What both kinds of run with RoBERTa share: raw data, the data of masked LM, the donor."""
 
     request: RobertaRequest
     experiment: RobertaExperiment
@@ -143,7 +143,7 @@ def _note_donor(folder: Path, given: Path) -> None:
         record |= {"donor": donor, "state": "done"}
 
 
-class FlowStage(Steps):
+class MaskedLmJob(RobertaJob):
     """The masked-LM stage of a system: warm start, loss by position, training, loss by position.
 
     FLOATER's stage trains h alone. Another encoder's stage trains all parameters for as many updates.
