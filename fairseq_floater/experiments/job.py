@@ -69,7 +69,7 @@ class Job(ABC):
         self.locks = locks or Locks(launcher.check_stopped)
         self.folder = RunFolder(path)
         self.log = path / "steps.log"
-        self._has_worked = self._is_done = False
+        self._ran_a_command = self._is_done = False
 
     @abstractmethod
     def steps(self) -> None:
@@ -95,7 +95,7 @@ class Job(ABC):
             self.further_steps()
             return
         with (
-            self.at_work(),
+            self.run_lock(),
             self.launcher.screen.system(self.title, self.path),
             self._session(),
         ):
@@ -110,16 +110,16 @@ class Job(ABC):
     def _session(self) -> Iterator[None]:
         begun, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
         session: dict[str, Any] = {"begun": begun.isoformat(timespec="seconds"), **origin()}
-        self._has_worked = False
+        self._ran_a_command = False
         try:
             yield
         finally:
-            if self._has_worked:
+            if self._ran_a_command:
                 session["seconds"] = round(time.monotonic() - clock, 1)
                 with suppress(OSError, UserError), self.folder.changing() as record:
                     record.setdefault("sessions", []).append(session)
 
-    def own_command(self) -> str:
+    def single_run_command(self) -> str:
         """Return the command that makes this run alone; empty if there is none."""
         return ""
 
@@ -127,17 +127,20 @@ class Job(ABC):
         if not self.launcher.dry_run:
             self.launcher.say(f"{self.title}: {text}")
 
-    def command(self, argv: list[Any], **places: Any) -> None:
-        """Run a command of this run; the first one ends an earlier state, and records :meth:`own_command`."""
-        if not (self._has_worked or self._is_done or self.launcher.dry_run):
+    def command(self, argv: list[Any], **options: Any) -> None:
+        """Run a command of this run. The first one also resets the record's state and sets its ``command``.
+
+        ``options`` are those of :meth:`Launcher.run`.
+        """
+        if not (self._ran_a_command or self._is_done or self.launcher.dry_run):
             with self.folder.changing() as record:
                 record.pop("state", None)
                 record.pop("reason", None)
-                if alone := self.own_command():
-                    record["command"] = alone
-        self._has_worked = True
-        places = {"name": self.title, "log": self.log, **places}
-        self.launcher.run(argv, locks=self.locks.descriptors, **places)
+                if command := self.single_run_command():
+                    record["command"] = command
+        self._ran_a_command = True
+        options = {"name": self.title, "log": self.log, **options}
+        self.launcher.run(argv, locks=self.locks.descriptors, **options)
 
     def make_data(self, argv: list[Any]) -> None:
         """Run a command that makes data for several runs; it does not count as work of this run."""
@@ -228,8 +231,8 @@ class Job(ABC):
             raise failure
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Hold the run's lock; record the reason of a failure, unless the run was and is done."""
+    def run_lock(self) -> Iterator[None]:
+        """Hold the run's lock. Record the reason of a failure, unless all steps are done already."""
         with self.locks.hold(self.path / ".lock", _LOCK_WAIT) as is_held:
             if not is_held:
                 self.launcher.say(f"Another {self.script} is running in {self.path}.")
@@ -243,8 +246,8 @@ class Job(ABC):
                 raise
 
     @contextmanager
-    def alone(self, path: Path) -> Iterator[None]:
-        """Hold the lock of something that several runs share: the first run makes it, the others wait."""
+    def shared_lock(self, path: Path) -> Iterator[None]:
+        """Hold the lock of what several runs share, such as data. The first run makes it, the others wait."""
         if self.launcher.dry_run:
             yield
             return

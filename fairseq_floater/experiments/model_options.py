@@ -25,7 +25,7 @@ from fairseq_floater.position_encoders.registry import (
 from fairseq_floater.transformer import question_answering  # noqa: F401  registers the task
 
 # argparse writes its error messages to stderr, which all threads share.
-_ALONE = threading.Lock()
+_STDERR_LOCK = threading.Lock()
 
 
 def check_owners(system: System) -> None:
@@ -67,7 +67,7 @@ def _parsed(
     place = arguments.index("--user-dir")
     arguments = arguments[:place] + arguments[place + 2 :]  # the plugin is loaded already
     try:
-        with _ALONE, refused_options(rule):
+        with _STDERR_LOCK, refused_options(rule):
             return fairseq_options.parse_args_and_arch(parser(), arguments)
     except UsageError:
         raise

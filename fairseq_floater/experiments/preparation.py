@@ -58,7 +58,7 @@ class TranslationJob(Job):
 
     def prepare_data(self) -> None:
         """Make the data, or check that given data match the configuration."""
-        with self.alone(self.request.work / ".data.lock"):
+        with self.shared_lock(self.request.work / ".data.lock"):
             self._prepare_data()
         if not self.launcher.dry_run:
             for test in self.experiment.config.data.tests:  # find a wrong name before training
@@ -158,7 +158,7 @@ class TranslationJob(Job):
     def prepare_split(self) -> None:
         self._check_raw()  # before the lock makes a folder
         work = self.request.work
-        with self.alone(work / ".data.lock"):
+        with self.shared_lock(work / ".data.lock"):
             text, split = self._make_text(), work / "split"
             self.make_data(floater("s2l", "split", text, split, *self.arguments("split")))
             self.make_data(floater("prepare", split, work / "data", *self.arguments("prepare")))

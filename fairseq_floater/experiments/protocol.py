@@ -52,7 +52,7 @@ class Protocol(TranslationJob):
         super().__init__(request, path, name if seed is None else f"{name}, seed {seed}", launcher)
         self.signature = f"encoder:{PLAIN}|version:{__version__}"
 
-    def own_command(self) -> str:
+    def single_run_command(self) -> str:
         """Return the command that makes this run alone. With another ``--work``, it makes the run again."""
         request, environment = self.request, self.launcher.environment
         kept = {name: environment.get(name) for name in ("OMP_NUM_THREADS", "FLOATER_PYTHON")}
@@ -82,7 +82,7 @@ class Protocol(TranslationJob):
         # Once the warm start exists, the donor may be gone.
         is_started = (self.path / "warm_start.json").is_file() and not self.launcher.dry_run
         if self.stage == "donor" or (self.stage == "finetune" and not is_started):
-            with self.alone(self.donor.parent / ".donor.lock"):
+            with self.shared_lock(self.donor.parent / ".donor.lock"):
                 self._train("donor", self.donor)
         if self.stage == "finetune":
             self._warm_start()

@@ -70,14 +70,14 @@ class FineTuning(RobertaJob):
         if self.request.system.encoder == PLAIN:
             return donor
         stage = MaskedLmJob(self.request, self.launcher, self.locks)
-        with self.alone(stage.path.parent / f".{stage.path.name}.lock"):
+        with self.shared_lock(stage.path.parent / f".{stage.path.name}.lock"):
             if not self.launcher.dry_run:
                 stage.path.mkdir(parents=True, exist_ok=True)
             stage.train_from(donor)
         return stage.checkpoint
 
     def _prepare_task(self) -> None:
-        with self.alone(self.request.work / ".data.lock"):
+        with self.shared_lock(self.request.work / ".data.lock"):
             family, recipe = self.kind.family, self.experiment.config.recipe(self.task)
             if self.raw is None:
                 self.need_raw(self.data, f"{self.task} needs raw files", f"{family}/")

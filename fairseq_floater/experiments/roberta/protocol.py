@@ -60,7 +60,7 @@ class RobertaJob(Job):
 
     def prepare_text(self) -> None:
         request, data = self.request, self.experiment.config.data
-        with self.alone(request.work / ".data.lock"):
+        with self.shared_lock(request.work / ".data.lock"):
             if data.quizzes is not None:
                 if request.raw is not None:
                     path = self.experiment.path
@@ -88,7 +88,7 @@ class RobertaJob(Job):
     def prepare_donor(self) -> Path:
         folder = self.request.folder / DONOR
         given = self.given_donor
-        with self.alone(self.request.folder / f".{DONOR}.lock"):
+        with self.shared_lock(self.request.folder / f".{DONOR}.lock"):
             if given is not None:
                 if not self.launcher.dry_run:
                     self._check_words(given)
@@ -162,7 +162,7 @@ class MaskedLmJob(RobertaJob):
 
     def run(self) -> None:
         """Run every step under the run's lock, and under the lock of the runs that need this stage."""
-        with self.alone(self.path.parent / f".{self.path.name}.lock"):
+        with self.shared_lock(self.path.parent / f".{self.path.name}.lock"):
             super().run()
 
     def trainings(self) -> dict[str, list[str]]:
