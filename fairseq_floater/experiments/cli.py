@@ -70,7 +70,7 @@ def add_run(verbs: Any) -> None:
             losses=args.losses,
         )
         gpus = use_gpus(request.machines, dry_run=args.dry_run)
-        launcher = Launcher(dry_run=args.dry_run, of_jobs=gpus)
+        launcher = Launcher(dry_run=args.dry_run, job_environments=gpus)
         with launcher.signals():
             protocol = Protocol(request, launcher)
             protocol.run()

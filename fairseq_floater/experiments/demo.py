@@ -55,7 +55,7 @@ def run(work: Path, dry_run: bool) -> None:
         dry_run=dry_run,
         screen=Screen(len(SYSTEMS)),
         environment=ONE_THREAD,
-        of_jobs=use_gpus(machines, dry_run=dry_run),
+        job_environments=use_gpus(machines, dry_run=dry_run),
     )
     requests = (RunRequest(experiment, system, work, machines=machines) for system in SYSTEMS)
     cells = [Cell(r.system.name, work / r.system.name, partial(Protocol, r)) for r in requests]

@@ -23,7 +23,7 @@ from fairseq_floater.files import write_whole
 from fairseq_floater.verbs import as_path
 
 _LAST_LINES = 3  # of a failed command's output that are shown
-_POLL = 0.2  # seconds between two looks at a running command
+_POLL = 0.2  # seconds between two checks of a running command
 _PROBE = 65_536  # bytes; a disk with less room counts as full
 _QUIET = 30  # seconds between messages that a command without progress lines is still running
 
@@ -51,7 +51,7 @@ class Launcher:
         dry_run: print the commands instead, on stdout.
         screen: where messages go.
         environment: variables of the commands, added to those of this process.
-        of_jobs: further variables, such as GPUs; jobs that run side by side take turns at them.
+        job_environments: further variables, such as GPUs; jobs that run side by side take one each, in turn.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Launcher:
         dry_run: bool = False,
         screen: Screen | None = None,
         environment: Mapping[str, str] | None = None,
-        of_jobs: Sequence[Mapping[str, str]] = ({},),
+        job_environments: Sequence[Mapping[str, str]] = ({},),
     ):
         self.dry_run = dry_run
         self.screen = screen or Screen()
@@ -68,15 +68,15 @@ class Launcher:
             **os.environ,
             # The scripts that are called use this Python, and do not check its setup again.
             **{"FLOATER_PYTHON": sys.executable, "FLOATER_SET_UP": sys.executable},
-            **{"FLOATER_SAVE_ON_SIGTERM": "1", **(environment or {}), **of_jobs[0]},
+            **{"FLOATER_SAVE_ON_SIGTERM": "1", **(environment or {}), **job_environments[0]},
         }
-        self._of_jobs, self._of_thread = cycle(of_jobs), local()
+        self._job_environments, self._thread = cycle(job_environments), local()
         self._children: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
 
     def begin_job(self) -> None:
         """Give this thread's commands the variables of the next job."""
-        self._of_thread.environment = next(self._of_jobs)
+        self._thread.environment = next(self._job_environments)
 
     def say(self, text: str) -> None:
         """Print a message, in a dry run too."""
@@ -182,7 +182,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                env={**self.environment, **getattr(self._of_thread, "environment", {})},
+                env={**self.environment, **getattr(self._thread, "environment", {})},
                 pass_fds=tuple(locks),
             )
             self._children.add(child)
@@ -198,24 +198,24 @@ class Launcher:
         self,
         child: subprocess.Popen[bytes],
         log: Path | None,
-        place: int,
+        offset: int,
         line: TrainingLine | None,
         name: str,
     ) -> int:
         """Wait for a command, show its new log lines or that it is running, and return its exit code."""
-        code, begun, said = None, time.monotonic(), 0.0
+        code, begun, last_message = None, time.monotonic(), 0.0
         while code is None:
             with suppress(subprocess.TimeoutExpired):
                 code = child.wait(_POLL)
             if log is None:
                 continue
             if line is not None:
-                lines, place = _read(log, place)
+                lines, offset = _read(log, offset)
                 for text in lines:
                     line.read(text)
-            elif (seconds := time.monotonic() - begun) - said > _QUIET:
+            elif (seconds := time.monotonic() - begun) - last_message > _QUIET:
                 self.say(f"{name}: running for {duration(seconds)}; log in {log}")
-                said = seconds
+                last_message = seconds
         return code
 
 
@@ -229,10 +229,10 @@ def _disk_fault(log: Path) -> str | None:
     return None
 
 
-def _read(log: Path, place: int) -> tuple[list[str], int]:
+def _read(log: Path, offset: int) -> tuple[list[str], int]:
     with log.open("rb") as file:
-        file.seek(place)
+        file.seek(offset)
         text = file.read()
     end = text.rfind(b"\n") + 1
     lines = text[:end].decode("utf-8", errors="replace").split("\n")
-    return [line for line in lines if line.strip()], place + end
+    return [line for line in lines if line.strip()], offset + end

@@ -49,7 +49,7 @@ class Table(ABC):
             dry_run=args.dry_run,
             screen=Screen(len(cells), self.left),
             environment=environment,
-            of_jobs=gpus or [{}],
+            job_environments=gpus or [{}],
         )
 
     def act(self) -> None:

@@ -137,7 +137,9 @@ def test_runs_side_by_side_take_gpus_of_their_own(tmp_path, monkeypatch, tokens)
     config = tmp_path / "config.yaml"
     config.write_text(f"extends: {CONFIG}\nbudget: {{tokens-per-update: {tokens}}}\n")
     chosen = []
-    monkeypatch.setattr(tables, "Launcher", lambda *, of_jobs, **options: chosen.extend(of_jobs))
+    monkeypatch.setattr(
+        tables, "Launcher", lambda **options: chosen.extend(options["job_environments"])
+    )
     ComparisonTable(parsed([str(config), "--work", str(tmp_path), "--jobs", "3"]))
     assert [job["CUDA_VISIBLE_DEVICES"] for job in chosen] == ["4", "5", "6"]
 

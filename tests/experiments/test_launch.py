@@ -116,7 +116,7 @@ def test_side_by_side_nothing_begins_after_a_failure(capsys):
 
 
 def test_commands_of_each_job_have_its_variables(tmp_path):
-    launcher = Launcher(of_jobs=[{"GPU": "0"}, {"GPU": "1"}])
+    launcher = Launcher(job_environments=[{"GPU": "0"}, {"GPU": "1"}])
     both = Barrier(2)
 
     def job(number, launcher):

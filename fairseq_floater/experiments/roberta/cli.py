@@ -83,7 +83,7 @@ def _run(args: argparse.Namespace) -> None:
     task, seed = getattr(args, "task", None), getattr(args, "seed", None)
     request = request_of(args, experiment, system, donor=args.donor, seed=seed)
     gpus = use_gpus(request.machines, dry_run=args.dry_run)
-    launcher = Launcher(dry_run=args.dry_run, of_jobs=gpus)
+    launcher = Launcher(dry_run=args.dry_run, job_environments=gpus)
     job = FineTuning(request, task, launcher) if task else MaskedLmJob(request, launcher)
     with launcher.signals():
         job.run()
