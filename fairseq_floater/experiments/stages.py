@@ -28,8 +28,8 @@ from fairseq_floater.verbs import as_options, as_path, dashed
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What the arguments of a stage depend on.
+class StageInputs:
+    """The values that the arguments of a stage depend on, besides the configuration.
 
     ``donor`` is the folder of a donor that several seeds share; it is trained with the file's seed. None
     means ``work/plain``.
@@ -51,31 +51,31 @@ class Experiment(ConfiguredExperiment):
     config: Config
     read_config = staticmethod(read_config)
 
-    def arguments(self, stage: str, system: System, **setting: Any) -> list[str]:
+    def arguments(self, stage: str, system: System, **inputs: Any) -> list[str]:
         """Return the arguments of ``stage``, one of :data:`STAGES`, for ``system``.
 
-        ``setting`` are further fields of :class:`Setting`.
+        ``inputs`` are further fields of :class:`StageInputs`.
         """
-        return STAGES[stage](self, Setting(system, **setting))
+        return STAGES[stage](self, StageInputs(system, **inputs))
 
     # Trainings.
 
-    def _donor(self, setting: Setting) -> list[str]:
-        setting = replace(setting, system=System(PLAIN))
-        if setting.donor is None:
-            return self._training("donor", setting, setting.folder)
-        return self._training("donor", replace(setting, seed=None), Path(setting.donor))
+    def _donor(self, inputs: StageInputs) -> list[str]:
+        inputs = replace(inputs, system=System(PLAIN))
+        if inputs.donor is None:
+            return self._training("donor", inputs, inputs.folder)
+        return self._training("donor", replace(inputs, seed=None), Path(inputs.donor))
 
-    def _scratch(self, setting: Setting) -> list[str]:
-        return self._training("scratch", setting, setting.folder)
+    def _scratch(self, inputs: StageInputs) -> list[str]:
+        return self._training("scratch", inputs, inputs.folder)
 
-    def _finetune(self, setting: Setting) -> list[str]:
-        options = self._training("finetune", setting, setting.folder)
-        return [*options, "--finetune-from-model", as_path(setting.folder / "warm_start.pt")]
+    def _finetune(self, inputs: StageInputs) -> list[str]:
+        options = self._training("finetune", inputs, inputs.folder)
+        return [*options, "--finetune-from-model", as_path(inputs.folder / "warm_start.pt")]
 
-    def _training(self, stage: str, setting: Setting, folder: Path) -> list[str]:
+    def _training(self, stage: str, inputs: StageInputs, folder: Path) -> list[str]:
         """Return fairseq-train's arguments; stage ``finetune`` halves the learning rate (paper, B.2)."""
-        system, machines, limits = setting.system, setting.machines, self.config.budget.of(stage)
+        system, machines, limits = inputs.system, inputs.machines, self.config.budget.of(stage)
         if limits is None:
             raise ConfigError(f"{self.path}: `budget` has no {stage}.")
         options = in_precision({**self.config.shape, **self.config.optimisation}, machines)
@@ -86,19 +86,19 @@ class Experiment(ConfiguredExperiment):
         options["update-freq"] = self.config.budget.update(machines.world)[0]
         for name in ("arch", "average-of"):
             options.pop(name, None)
-        arguments = [as_path(setting.data), *self._task(), "--arch", self.arch(system)]
+        arguments = [as_path(inputs.data), *self._task(), "--arch", self.arch(system)]
         arguments += [*self._model_options(system), *as_options(options)]
         arguments += machines.training_options()
         return [
             *arguments,
             "--save-dir",
             as_path(folder / "checkpoints"),
-            *self._seed(setting.seed),
+            *self._seed(inputs.seed),
         ]
 
-    def _warm_start(self, setting: Setting) -> list[str]:
-        options = ["--arch", self.arch(setting.system), "--data", as_path(setting.data)]
-        return [*options, *self._seed(setting.seed), *self._model_options(setting.system)]
+    def _warm_start(self, inputs: StageInputs) -> list[str]:
+        options = ["--arch", self.arch(inputs.system), "--data", as_path(inputs.data)]
+        return [*options, *self._seed(inputs.seed), *self._model_options(inputs.system)]
 
     def _model_options(self, system: System) -> list[str]:
         options = system.model_options()
@@ -116,18 +116,18 @@ class Experiment(ConfiguredExperiment):
 
     # Inference.
 
-    def _generate(self, setting: Setting) -> list[str]:
+    def _generate(self, inputs: StageInputs) -> list[str]:
         generation = as_options(self.config.generation)
-        return self._inference(setting, *self._to_text(), *generation)
+        return self._inference(inputs, *self._to_text(), *generation)
 
-    def _score_reference(self, setting: Setting) -> list[str]:
-        return self._inference(setting, *self._to_text(), "--score-reference")
+    def _score_reference(self, inputs: StageInputs) -> list[str]:
+        return self._inference(inputs, *self._to_text(), "--score-reference")
 
-    def _inference(self, setting: Setting, *options: str) -> list[str]:
+    def _inference(self, inputs: StageInputs, *options: str) -> list[str]:
         # Without the multiple of 1, fairseq drops the rest of a batch whose size is no multiple of 8.
-        arguments = [as_path(setting.data), *self._task(), "--required-batch-size-multiple", "1"]
+        arguments = [as_path(inputs.data), *self._task(), "--required-batch-size-multiple", "1"]
         arguments += ["--max-tokens", str(self.config.budget.max_tokens), *options]
-        return [*arguments, "--cpu"] if setting.machines.on_cpu else arguments
+        return [*arguments, "--cpu"] if inputs.machines.on_cpu else arguments
 
     @property
     def bpe(self) -> str:
@@ -143,25 +143,25 @@ class Experiment(ConfiguredExperiment):
 
     # Data.
 
-    def _numbers(self, setting: Setting) -> list[str]:
+    def _numbers(self, inputs: StageInputs) -> list[str]:
         if self.config.data.numbers is None:
             raise ConfigError(f"{self.path} has no built-in corpus (`data: numbers`).")
         return self._languages() + as_options(self.config.data.numbers)
 
-    def _split(self, setting: Setting) -> list[str]:
+    def _split(self, inputs: StageInputs) -> list[str]:
         options = _options_of(self.s2l, "systems", "baseline", "before")
         names = ("vocab", "spm_model", "subwords", "separator")
         of_subwords = {name: vars(self.config.data)[name] for name in names}
         return self._languages() + as_options({**dashed(of_subwords), **options})
 
-    def _prepare(self, setting: Setting) -> list[str]:
+    def _prepare(self, inputs: StageInputs) -> list[str]:
         options = _options_of(self.config.data, "numbers", "tests", "tokenize", "wmt14")
         if self.config.s2l is not None:
             options["max-len"] = 0  # train on all that the split kept
         if self.config.s2l is not None and self.bpe != WORDS:
             # The split has the subword model, because it counts lengths in subwords.
             del options["vocab"]
-            options["spm-model"] = as_path(Path(setting.work) / "split" / "spm.model")
+            options["spm-model"] = as_path(Path(inputs.work) / "split" / "spm.model")
         if self.bpe == WORDS and not self.config.shape.get("share-all-embeddings"):
             options["separate-dictionaries"] = True
         return self._languages() + as_options(options)
@@ -171,8 +171,8 @@ class Experiment(ConfiguredExperiment):
 
     # Settings, systems and scores.
 
-    def _settings(self, setting: Setting) -> list[str]:
-        settings = self.settings(setting.system, setting.machines, setting.seed)
+    def _settings(self, inputs: StageInputs) -> list[str]:
+        settings = self.settings(inputs.system, inputs.machines, inputs.seed)
         return [f"{key}={value}" for key, value in settings.items()]
 
     def settings(
@@ -221,7 +221,7 @@ class Experiment(ConfiguredExperiment):
                     f"average`, {budget.average}, but is {number}."
                 )
 
-    def _systems(self, setting: Setting) -> list[str]:
+    def _systems(self, inputs: StageInputs) -> list[str]:
         systems = self.comparison.listed()
         return [f"{entry.system.name}\t{entry.label}\t{entry.options}" for entry in systems]
 
@@ -252,7 +252,7 @@ def _options_of(section: Any, *other: str) -> dict[str, Any]:
 
 
 # The method of each stage; `floater args` looks it up.
-STAGES: dict[str, Callable[[Experiment, Setting], list[str]]] = {
+STAGES: dict[str, Callable[[Experiment, StageInputs], list[str]]] = {
     "settings": Experiment._settings,
     "numbers": Experiment._numbers,
     "split": Experiment._split,
