@@ -12,7 +12,7 @@ from toy import ROOT, killed, run
 
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.errors import ReportError, UsageError, UserError
-from fairseq_floater.experiments.roberta.cells import cells_of, numbers_of
+from fairseq_floater.experiments.roberta.cells import cells_of, entries_of
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
 from fairseq_floater.experiments.roberta.protocol import MaskedLmJob
 from fairseq_floater.experiments.roberta.stages import RobertaExperiment, RobertaRequest
@@ -64,7 +64,7 @@ def test_cells_of_any_configuration_lie_where_its_runs_do(tmp_path):
     mine.write_text(TINY.read_text())
     finetune(tmp_path, RobertaLauncher(), config=mine, seed=2)
     args = argparse.Namespace(work=tmp_path, seeds=[2])
-    cells = cells_of(args, numbers_of(RobertaExperiment(mine)))
+    cells = cells_of(args, entries_of(RobertaExperiment(mine)))
     scored = [cell.name for cell in cells if (cell.folder / "scores.json").is_file()]
     assert scored == ["glue-mine-rte-floater"]
 

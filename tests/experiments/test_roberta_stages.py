@@ -13,8 +13,8 @@ from fairseq_floater.experiments.paper_numbers import GLUE, TABLES_345
 from fairseq_floater.experiments.roberta.cells import (
     add_options,
     cells_of,
-    numbers_of,
-    paper_numbers,
+    entries_of,
+    paper_entries,
 )
 from fairseq_floater.experiments.roberta.stages import RobertaExperiment
 from fairseq_floater.experiments.sections import ConfigError
@@ -59,8 +59,8 @@ def masked_lm(config, stage, system, machines=GPU):
 def cells(config=None, *words):
     parser = argparse.ArgumentParser()
     add_options(parser)
-    numbers = paper_numbers() if config is None else numbers_of(RobertaExperiment(config))
-    return cells_of(parser.parse_args(["--work", "w", "--seeds", "3", *words]), numbers)
+    entries = paper_entries() if config is None else entries_of(RobertaExperiment(config))
+    return cells_of(parser.parse_args(["--work", "w", "--seeds", "3", *words]), entries)
 
 
 def test_there_are_38_cells():
@@ -73,8 +73,8 @@ def test_every_cell_of_the_paper_has_a_recipe():
     for size in ("base", "large"):
         experiment = RobertaExperiment(CONFIGS / f"roberta_{size}.yaml")
         assert {*experiment.config.tasks} == {task for s, task in TABLES_345 if s == size}
-        of_size = {n for n in paper_numbers() if n.config == f"roberta_{size}"}
-        assert {*numbers_of(experiment)} == of_size
+        of_size = {n for n in paper_entries() if n.config == f"roberta_{size}"}
+        assert {*entries_of(experiment)} == of_size
 
 
 # Arguments.

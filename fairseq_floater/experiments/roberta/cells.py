@@ -33,8 +33,8 @@ from fairseq_floater.files import USER_DIR
 from fairseq_floater.verbs import as_options
 
 
-class Number(NamedTuple):
-    """A number of Tables 3 to 5: the configuration's name without ``.yaml``, a task, a system."""
+class TableEntry(NamedTuple):
+    """An entry of Tables 3 to 5: the configuration's name without ``.yaml``, a task, a system."""
 
     config: str
     task: str
@@ -49,35 +49,35 @@ class Number(NamedTuple):
         return f"{self.task}-{size}-{self.system}"
 
 
-def paper_numbers() -> list[Number]:
+def paper_entries() -> list[TableEntry]:
     return [
-        Number(f"roberta_{size}", task, system)
+        TableEntry(f"roberta_{size}", task, system)
         for (size, task), numbers in TABLES_345.items()
         for system in numbers
     ]
 
 
-def numbers_of(experiment: RobertaExperiment) -> list[Number]:
+def entries_of(experiment: RobertaExperiment) -> list[TableEntry]:
     tasks = experiment.config.tasks
-    return [Number(experiment.name, task, s) for task in tasks for s in (ROBERTA, FLOATER)]
+    return [TableEntry(experiment.name, task, s) for task in tasks for s in (ROBERTA, FLOATER)]
 
 
-def cells_of(args: argparse.Namespace, numbers: list[Number]) -> list[Cell]:
+def cells_of(args: argparse.Namespace, entries: list[TableEntry]) -> list[Cell]:
     cells = []
     for seed in args.seeds:
-        for number in numbers:
-            folder = args.work / number.config / f"{number.task}-{number.system}" / f"seed-{seed}"
-            cells.append(Cell(number.name, folder, partial(_job, args, number, seed), seed))
+        for entry in entries:
+            folder = args.work / entry.config / f"{entry.task}-{entry.system}" / f"seed-{seed}"
+            cells.append(Cell(entry.name, folder, partial(_job, args, entry, seed), seed))
     return cells
 
 
-def _job(args: argparse.Namespace, number: Number, seed: int, launcher: Launcher) -> FineTuning:
-    config = number.config
+def _job(args: argparse.Namespace, entry: TableEntry, seed: int, launcher: Launcher) -> FineTuning:
+    config = entry.config
     experiment = RobertaExperiment(args.config or args.configs / f"{config}.yaml")
     donor = args.donor or (args.donors and args.donors / f"{config}.pt")
-    system = System(PLAIN if number.system == ROBERTA else number.system)
+    system = System(PLAIN if entry.system == ROBERTA else entry.system)
     request = request_of(args, experiment, system, donor=donor, seed=seed)
-    return FineTuning(request, number.task, launcher)
+    return FineTuning(request, entry.task, launcher)
 
 
 def _shared(args: argparse.Namespace, config: str) -> list[Cell]:
@@ -146,12 +146,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    numbers = paper_numbers() if args.config is None else numbers_of(RobertaExperiment(args.config))
-    cells = select(cells_of(args, numbers), args.only)
+    entries = paper_entries() if args.config is None else entries_of(RobertaExperiment(args.config))
+    cells = select(cells_of(args, entries), args.only)
     if args.donor and len({cell.folder.parents[1] for cell in cells}) > 1:
         raise UsageError(
             "`--donor` is for one size, but these are base and large: give `--donors DIR`."
         )
-    configs = [] if args.only else dict.fromkeys(number.config for number in numbers)
+    configs = [] if args.only else dict.fromkeys(entry.config for entry in entries)
     shared = [cell for config in configs for cell in _shared(args, config)]
     PaperTable(args, "tables345", cells, shared).act()
