@@ -29,7 +29,7 @@ from fairseq_floater.experiments.forms import systems_of
 from fairseq_floater.experiments.hardware import Machines, machines_from_args
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.preparation import RunRequest
-from fairseq_floater.experiments.protocol import BEFORE, Protocol
+from fairseq_floater.experiments.protocol import WARM_START_MARK, Protocol
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.screen import duration
 from fairseq_floater.experiments.system import PLAIN, System
@@ -173,15 +173,15 @@ class ComparisonTable(Table):
             data.prepare_data()
         super().run()
 
-    def _whole(self, system: System) -> list[Path]:
+    def _finished_runs(self, system: System) -> list[Path]:
         folders = [self.work / f"seed-{seed}" / system.name for seed in self.seeds]
         dry_run = self.launcher.dry_run
         return [f for f in folders if dry_run or RunFolder(f).read().get("state") == "done"]
 
     def command(self) -> list[Any]:
-        folders = {entry: self._whole(entry.system) for entry in self.systems}
+        folders = {entry: self._finished_runs(entry.system) for entry in self.systems}
         runs = {entry: paths for entry, paths in folders.items() if paths}
-        argv = self._by_length(runs) if self.by_length else self._of_whole_sets(runs)
+        argv = self._length_command(runs) if self.by_length else self._test_set_command(runs)
         if self.baseline in [entry.system.name for entry in runs]:
             argv += ["--baseline", self.baseline]
         elif self.baseline:
@@ -196,7 +196,7 @@ class ComparisonTable(Table):
         argv += ["--bootstrap", str(resamples), "--json", self.work / f"{self.name}.json"]
         return [*argv, "--figure", *(self.work / f"{self.name}.{e}" for e in ("png", "svg"))]
 
-    def _of_whole_sets(self, runs: dict[ListedSystem, list[Path]]) -> list[Any]:
+    def _test_set_command(self, runs: dict[ListedSystem, list[Path]]) -> list[Any]:
         argv = floater("compare", self.work / "data", "--tests", *self.experiment.config.data.tests)
         for entry, folders in runs.items():
             argv += ["--label", f"{entry.system.name}={entry.label}"]
@@ -207,15 +207,15 @@ class ComparisonTable(Table):
             argv += [w for name in names for f in folders for w in ("--run", f"{name}={f}")]
         return argv
 
-    def _by_length(self, runs: dict[ListedSystem, list[Path]]) -> list[Any]:
-        files = (word for entry, folders in runs.items() for word in self._files(entry, folders))
-        return floater("s2l", "score", self.work / "split", *files)
+    def _length_command(self, runs: dict[ListedSystem, list[Path]]) -> list[Any]:
+        options = (o for entry, folders in runs.items() for o in self._file_options(entry, folders))
+        return floater("s2l", "score", self.work / "split", *options)
 
-    def _files(self, entry: ListedSystem, folders: list[Path]) -> Iterator[str]:
+    def _file_options(self, entry: ListedSystem, folders: list[Path]) -> Iterator[str]:
         """Yield the options that name the results of a system and of its warm start under every seed."""
         models = [("", entry.label, "", True)]
         if self.experiment.s2l.before and entry.system.stage == "finetune":
-            models.insert(0, (UNTRAINED, f"{entry.label}, before", BEFORE, True))
+            models.insert(0, (UNTRAINED, f"{entry.label}, before", WARM_START_MARK, True))
         for variant in self._finished_variants(entry, folders):
             label, mark = f"{entry.label}, {variant.name}", variant.mark
             models.append((mark, label, mark, variant.changes_losses))
@@ -242,7 +242,7 @@ class ComparisonTable(Table):
                 yield variant
 
     def why_no_table(self) -> str:
-        is_scored = any(self._whole(entry.system) for entry in self.systems)
+        is_scored = any(self._finished_runs(entry.system) for entry in self.systems)
         return "" if is_scored else "No run is finished yet: no table."
 
     def print(self) -> None:

@@ -26,8 +26,8 @@ from fairseq_floater.position_encoders import signature
 from fairseq_floater.records import NUMBER, read_json
 from fairseq_floater.version import __version__
 
-# Part of the file names of a warm start's translations.
-BEFORE = ".before"
+# Part of the names of files with a warm start's translations.
+WARM_START_MARK = ".before"
 
 
 class Protocol(TranslationJob):
@@ -59,8 +59,8 @@ class Protocol(TranslationJob):
         argv: list[Any] = ["env", *(f"{name}={value}" for name, value in kept.items() if value)]
         argv += ["bash", SCRIPTS / "protocol.sh", request.experiment.path.absolute()]
         for name in ("work", "data", "donor", "raw"):
-            if (place := getattr(request, name)) is not None:
-                argv += [f"--{name}", place.absolute()]
+            if (path := getattr(request, name)) is not None:
+                argv += [f"--{name}", path.absolute()]
         argv += [] if request.seed is None else ["--seed", request.seed]
         argv += [*request.machines.words(), *request.preparation]
         argv += ["--losses"] if request.losses else []
@@ -89,7 +89,7 @@ class Protocol(TranslationJob):
             s2l = self.experiment.config.s2l
             if self.request.losses and s2l is not None and s2l.before:
                 for test in self.experiment.config.data.tests:
-                    self._translate("warm_start.pt", test, BEFORE)
+                    self._translate("warm_start.pt", test, WARM_START_MARK)
         if self.stage != "donor":
             self._train(self.stage, self.path)
         self._average()
