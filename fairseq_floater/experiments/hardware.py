@@ -65,7 +65,7 @@ class Machines:
     nodes: int = 1
     cpu: bool = False  # the processes have no GPUs
     fp16: bool = True  # GPUs may train in half precision
-    launch: str = ""  # a command that starts the words after it once on each of several nodes
+    launch: str = ""  # prefix that starts a command once on each node, such as `srun`
     rendezvous: str = ""  # host and free port of one of the nodes
 
     def __post_init__(self) -> None:

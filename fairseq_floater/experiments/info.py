@@ -149,8 +149,8 @@ def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> di
         modules: dict[str, nn.Module] = {f"{stack}.{attribute}": built}
         for index in filter(built.receives, built.spec.blocks):
             modules[f"{stack}.layers.{index}.{attribute}"] = built.build_block(index)
-        for place, module in modules.items():
-            counts |= {f"{place}.{name}": p.numel() for name, p in module.named_parameters()}
+        for prefix, module in modules.items():
+            counts |= {f"{prefix}.{name}": p.numel() for name, p in module.named_parameters()}
     return counts
 
 

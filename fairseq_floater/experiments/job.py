@@ -22,7 +22,7 @@ from fairseq_floater.experiments.screen import TrainingLine
 from fairseq_floater.files import USER_DIR, file_hash, write_whole
 
 SCRIPTS = USER_DIR.parent / "scripts"
-_LOCK_WAIT = 2  # seconds to wait for a lock, which `table2.sh --status` holds while it looks
+_LOCK_WAIT = 2  # seconds to wait for a lock, which `table2.sh --status` holds while it checks it
 
 
 def python(module: str, *argv: Any) -> list[Any]:
@@ -195,8 +195,8 @@ class Job(ABC):
         if folder.read().get("trained"):
             self.launcher.say(f"{name}: trained already")
             return
-        whence = folder.resume(training.stage, training.arguments, machines.world)
-        self.launcher.say(f"{name}: {whence}")
+        beginning = folder.resume(training.stage, training.arguments, machines.world)
+        self.launcher.say(f"{name}: {beginning}")
         with folder.changing() as record:
             record["arguments"][training.stage] = training.arguments
             record["tokens"][training.stage] = training.size
@@ -263,8 +263,8 @@ class Job(ABC):
         """
         if self.launcher.dry_run or not start.is_file():
             return
-        place = start.stat()
-        checksum = _hash(start, place.st_size, place.st_mtime_ns)
+        status = start.stat()
+        checksum = _hash(start, status.st_size, status.st_mtime_ns)
         if begun and self.folder.read().get("donor_sha256", checksum) != checksum:
             raise UserError(
                 f"{self.path} was started from another donor than {start}: use another --work, or "

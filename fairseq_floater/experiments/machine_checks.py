@@ -110,10 +110,10 @@ def available_memory(root: Path = Path("/")) -> int:
     with suppress(OSError):
         name = (root / "proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
         group = root / "sys/fs/cgroup" / name
-        for place in (group, *group.parents):
+        for folder in (group, *group.parents):
             # The word `max` means no limit; a machine's top group has no such file.
             with suppress(OSError, ValueError):
-                limits.append(int((place / "memory.max").read_text()))
+                limits.append(int((folder / "memory.max").read_text()))
     return min(limits)
 
 

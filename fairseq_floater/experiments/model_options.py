@@ -64,8 +64,8 @@ def check_generation(arguments: list[str], config: Path) -> None:
 def _parsed(
     parser: Callable[[], argparse.ArgumentParser], arguments: list[str], rule: str
 ) -> argparse.Namespace:
-    place = arguments.index("--user-dir")
-    arguments = arguments[:place] + arguments[place + 2 :]  # the plugin is loaded already
+    index = arguments.index("--user-dir")
+    arguments = arguments[:index] + arguments[index + 2 :]  # the plugin is loaded already
     try:
         with _STDERR_LOCK, refused_options(rule):
             return fairseq_options.parse_args_and_arch(parser(), arguments)

@@ -205,16 +205,16 @@ def data_check(experiment: Experiment, folder: Path) -> tuple[Check, int, int]:
 
 
 def disk_check(work: Path, needs: dict[str, int], kept: dict[str, int | None]) -> Check:
-    place = next(folder for folder in (work, *work.parents) if folder.exists())
+    existing = next(folder for folder in (work, *work.parents) if folder.exists())
     total = sum(needs.values())
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(existing).free
     labels = {
         "donor": f"{kept['donor'] or 1} checkpoints of the donor",
         "system": f"{kept['finetune'] or 1} of every system",
         "data": "data",
     }
     parts = [f"{labels[name]} {in_bytes(size)}" for name, size in needs.items() if size]
-    seen = f"{in_bytes(free)} free at {place.resolve()}"
+    seen = f"{in_bytes(free)} free at {existing.resolve()}"
     needed = f"about {in_bytes(total)} for one system ({', '.join(parts)})"
     if free < total:
         advice = "Free disk space, keep fewer checkpoints, or pass another --work."

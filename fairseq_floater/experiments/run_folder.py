@@ -48,7 +48,7 @@ _MACHINE_OPTIONS = {
     "--num-workers",
 }
 _DATA = "the data folder"  # the name of the words before the first option
-_PLACES = {_DATA, "--save-dir"}
+_FOLDERS = {_DATA, "--save-dir"}
 # Stage -> prefix of its results. If the arguments of the stage change, all of these must be removed.
 _RESULTS = {"generate": "generate", "score-reference": "losses"}
 _SHAPE = {
@@ -121,13 +121,13 @@ class RunFolder:
             results is not None and not any(self.path.glob(f"{results}.*.txt"))
         ):
             return
-        free = _MACHINE_OPTIONS | (_BATCH_OPTIONS if key == "batch" else set())
+        may_differ = _MACHINE_OPTIONS | (_BATCH_OPTIONS if key == "batch" else set())
         old, new = _by_option(record["arguments"][stage]), _by_option(arguments)
-        free = free | _same_places(old, new)
+        may_differ = may_differ | _same_folders(old, new)
         changes = [
             f"{name} was {_value(old, name)} and is {_value(new, name)} now"
             for name in {**old, **new}
-            if name not in free and not _equal(old.get(name), new.get(name))
+            if name not in may_differ and not _equal(old.get(name), new.get(name))
         ]
         before = record["tokens"].get(stage, size)
         if size is not None and before != size:
@@ -153,11 +153,11 @@ class RunFolder:
     def resume(self, stage: str, arguments: list[str], processes: int) -> str:
         """Check that a training can resume with ``processes``; return a sentence that says from where.
 
-        fairseq counts its place in an epoch in batches of each process. Within an epoch, another number
-        of processes or another batch size would train parts of the epoch twice or skip them.
+        fairseq counts the progress within an epoch in batches of each process. With another number of
+        processes or another batch size, a training would repeat or skip parts of the epoch.
 
         Raises:
-            CheckpointError: the last checkpoint lies within an epoch, and was saved with another number
+            CheckpointError: the last checkpoint was saved within an epoch, and with another number
                 of processes or another batch size.
         """
         # These import torch, which takes seconds.
@@ -171,11 +171,11 @@ class RunFolder:
         )
         last = self.path / "checkpoints" / "checkpoint_last.pt"
         if before != now and last.is_file():
-            place = (load_checkpoint(last).get("extra_state") or {}).get("train_iterator") or {}
-            if place.get("iterations_in_epoch", 0):
+            progress = (load_checkpoint(last).get("extra_state") or {}).get("train_iterator") or {}
+            if progress.get("iterations_in_epoch", 0):
                 raise CheckpointError(
-                    f"{last} lies within epoch {place.get('epoch')} and was saved by {before}, not {now}: "
-                    "go on with the former, or put the checkpoint of a whole epoch in its place."
+                    f"{last} was saved within epoch {progress.get('epoch')} by {before}, not {now}: continue "
+                    f"with {before}, or replace the file by the checkpoint of a whole epoch."
                 )
         return sentence
 
@@ -193,7 +193,7 @@ def _by_option(arguments: list[str]) -> dict[str, str]:
     return {name: " ".join(values) for name, values in values.items()}
 
 
-def _same_places(old: dict[str, str], new: dict[str, str]) -> set[str]:
+def _same_folders(old: dict[str, str], new: dict[str, str]) -> set[str]:
     """Return the options whose paths, seen from the run's folder, are the same in both.
 
     Stages without ``--save-dir`` name only the data. These are the training's, which is checked before.
@@ -203,7 +203,7 @@ def _same_places(old: dict[str, str], new: dict[str, str]) -> set[str]:
     seen_before, seen_now = (
         {
             name: os.path.relpath(options[name], options["--save-dir"])
-            for name in _PLACES & options.keys()
+            for name in _FOLDERS & options.keys()
         }
         for options in (old, new)
     )
@@ -271,12 +271,13 @@ def check_data(folder: Path, settings: Mapping[str, str], *, rehearsal: bool) ->
     """
     made = read_json(folder / "summary.json", {"parameters?": dict}).get("parameters", {})
     names = (("src", "source"), ("tgt", "target"), ("bpe", "bpe"), ("vocab", "vocab"))
-    for ours, key in names:
+    for parameter, key in names:
         # A vocabulary of None means a ready subword model, as in short-to-long.
-        if made.get(ours) is not None and str(made[ours]) != settings[key]:
-            raise ReportError(f"{folder} was made with {ours} {made[ours]}, not {settings[key]}.")
+        value = made.get(parameter)
+        if value is not None and str(value) != settings[key]:
+            raise ReportError(f"{folder} was made with {parameter} {value}, not {settings[key]}.")
     if settings["wmt14"]:
         recipe = read_json(folder / "wmt14.json", {"pair": str, "rehearsal": bool})
         if recipe["pair"] != settings["wmt14"] or recipe["rehearsal"] != rehearsal:
-            of = "a rehearsal's" if recipe["rehearsal"] else "WMT14's"
-            raise ReportError(f"{folder} holds {of} {recipe['pair']}, not the data of this run.")
+            kind = "a rehearsal's" if recipe["rehearsal"] else "WMT14's"
+            raise ReportError(f"{folder} holds {kind} {recipe['pair']}, not the data of this run.")

@@ -60,7 +60,7 @@ class Screen:
             self.systems -= 1
 
     @contextmanager
-    def system(self, name: str, place: Path) -> Iterator[None]:
+    def system(self, name: str, folder: Path) -> Iterator[None]:
         """Print that a system begins and, when it is done, how long it took and where its folder is."""
         begun = time.monotonic()
         with self._lock:
@@ -74,7 +74,7 @@ class Screen:
             rest = f"; {self._done} of {self.systems} runs" if self.systems > 1 else ""
         rest += f", {left}" if (left := self.left()) else ""
         took = duration(time.monotonic() - begun)
-        self.say(f"{name}: done in {took}; everything is in {place}{rest}")
+        self.say(f"{name}: done in {took}; everything is in {folder}{rest}")
 
 
 class TrainingLine:

@@ -45,10 +45,10 @@ def run(args: argparse.Namespace) -> None:
     work, failures = work_of(args), []
     for name, words in args.tasks.items():
         file = ("--from", str(args.file)) if args.file and words[0] == "scan" else ()
-        own = {"work": work / name, "task": (*words, *file)}
+        changes = {"work": work / name, "task": (*words, *file)}
         print(f"{'# ' if args.dry_run else ''}Task {name}", flush=True)
         try:
-            compare.run(argparse.Namespace(**{**vars(args), **own}))
+            compare.run(argparse.Namespace(**{**vars(args), **changes}))
         except UsageError:
             raise
         except UserError as error:

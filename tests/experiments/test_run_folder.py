@@ -30,7 +30,7 @@ def stopped(tmp_path):
 
 
 def test_within_an_epoch_the_number_of_processes_stays(stopped):
-    message = r"lies within epoch 3 and was saved by 2 processes, not 1 process: go on with the"
+    message = r"was saved within epoch 3 by 2 processes, not 1 process: continue with 2 processes"
     with pytest.raises(CheckpointError, match=message):
         stopped.resume("donor", [], 1)
     assert stopped.resume("donor", [], 2).startswith("resuming from ")
@@ -42,7 +42,7 @@ def test_within_an_epoch_the_number_of_processes_stays(stopped):
 def test_within_an_epoch_the_size_of_a_batch_stays(stopped, name):
     with stopped.changing() as record:
         record["arguments"]["donor"] = ["bin", name, "2000"]
-    message = f"saved by 2 processes of {name} 2000, not 2 processes of {name} 1000: go"
+    message = f"by 2 processes of {name} 2000, not 2 processes of {name} 1000: continue"
     with pytest.raises(CheckpointError, match=message):
         stopped.resume("donor", ["bin", name, "1000"], 2)
     assert stopped.resume("donor", ["bin", name, "2000"], 2).startswith("resuming from ")

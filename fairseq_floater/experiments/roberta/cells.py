@@ -82,9 +82,9 @@ def _job(args: argparse.Namespace, entry: TableEntry, seed: int, launcher: Launc
 
 def _shared(args: argparse.Namespace, config: str) -> list[Cell]:
     """Return the donor and the flow stage of a configuration, which its first cell makes for all."""
-    column, size = args.work / config, size_of(config)
+    folder, size = args.work / config, size_of(config)
     return [
-        Cell(f"{size}-{stage}", column / stage, None, lock=column / f".{stage}.lock")
+        Cell(f"{size}-{stage}", folder / stage, None, lock=folder / f".{stage}.lock")
         for stage in (DONOR, "flow")
     ]
 

@@ -79,7 +79,7 @@ def _run(args: argparse.Namespace) -> None:
     args.encoder = PLAIN if args.encoder == ROBERTA else args.encoder
     experiment, system = RobertaExperiment(args.config), system_from_args(args)
     if args.extend and args.encoder == PLAIN:
-        raise UsageError(f"`--extend` is for a warm start, which `--system {ROBERTA}` has not.")
+        raise UsageError(f"`--extend` is for warm starts, but `--system {ROBERTA}` makes none.")
     task, seed = getattr(args, "task", None), getattr(args, "seed", None)
     request = request_of(args, experiment, system, donor=args.donor, seed=seed)
     gpus = use_gpus(request.machines, dry_run=args.dry_run)

@@ -105,13 +105,13 @@ class FineTuning(RobertaJob):
         self.check_start(start, begun="finetune" in self.folder.read()["arguments"])
         share = experiment.share(self.task, request.system, request.machines)
         settings = experiment.settings(self.task, request.system, request.machines, self.seed)
-        here = f"{settings['batch']} examples an update ({share.batch_size} x --update-freq "
+        size = f"{share.batch_size} x --update-freq {share.update_freq}, {request.machines}"
         training = Training(
             "finetune",
             self.path,
             self._arguments(start),
             settings["batch"],
-            f"{here}{share.update_freq}, {request.machines})",
+            f"{settings['batch']} examples an update ({size})",
             {"settings": settings},
             counts="batch",
             expected=experiment.updates_an_epoch(self.task),

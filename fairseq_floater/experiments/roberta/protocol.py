@@ -91,13 +91,13 @@ class RobertaJob(Job):
         with self.shared_lock(self.request.folder / f".{DONOR}.lock"):
             if given is not None:
                 if not self.launcher.dry_run:
-                    self._check_words(given)
-                    _note_donor(folder, given)
+                    self._check_dictionary(given)
+                    _record_donor(folder, given)
                 return given
             self._train("donor", System(PLAIN), folder, {})
         return folder / "checkpoints" / "checkpoint_best.pt"
 
-    def _check_words(self, given: Path) -> None:
+    def _check_dictionary(self, given: Path) -> None:
         """Refuse a donor whose dictionary is not the data's; fairseq compares only the sizes.
 
         Raises:
@@ -122,7 +122,7 @@ class RobertaJob(Job):
         self.train(Training(stage, folder, arguments, size, in_words, notes), machines)
 
 
-def _note_donor(folder: Path, given: Path) -> None:
+def _record_donor(folder: Path, given: Path) -> None:
     """Record the donor that the runs of an experiment start from.
 
     Raises:
