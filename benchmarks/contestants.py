@@ -89,7 +89,7 @@ def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
         words = [*settings.model_options, *options]
         cfg, unknown = _configuration(settings.arch, words, settings, save_dir)
         if unknown:
-            raise UsageError(f"`{unknown[0]}` is no option of the model.")
+            raise UsageError(f"`{unknown[0]}` is not an option of the model.")
         trains_only = variants is DEFAULT_CONTESTANTS and bool(options)
         found.append(Contestant(name, cfg, trains_only=trains_only))
         for weights in settings.decoding_weights:

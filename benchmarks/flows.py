@@ -116,7 +116,7 @@ def trained_flows(checkpoint: str) -> list[Flow]:
     """Read the flows of a model of the plugin, with its own initial values.
 
     Raises:
-        UserError: the file is no checkpoint, or its model has no flow.
+        UserError: the file is not a checkpoint, or its model has no flow.
     """
     state = load_checkpoint(checkpoint)
     args = model_args(state, checkpoint)

@@ -91,7 +91,9 @@ def _check_behind(behind: Sequence[str], usage: argparse.ArgumentParser) -> None
     for word in behind:
         option = word.partition("=")[0]
         if option in usage._option_string_actions:
-            usage.error(f"`{option}` is no option of the model: write it before `--`, not after it")
+            usage.error(
+                f"`{option}` is not an option of the model: write it before `--`, not after it"
+            )
 
 
 def _show(result: Any, json_file: str | None) -> Any:

@@ -23,7 +23,7 @@ def read_json(path: str | os.PathLike[str], shape: Any = object) -> Any:
     every key, and a key that ends in ``?`` may be missing.
 
     Raises:
-        ReportError: it is no JSON, a key comes twice, which would hide a value, or it has another ``shape``.
+        ReportError: it is not JSON, a key comes twice, which would hide a value, or it has another ``shape``.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def read_json(path: str | os.PathLike[str], shape: Any = object) -> Any:
     except ReportError:
         raise
     except (ValueError, RecursionError) as error:
-        raise ReportError(f"{path} is no readable JSON: {str(error).rstrip('.')}.") from None
+        raise ReportError(f"{path} cannot be read as JSON: {str(error).rstrip('.')}.") from None
     _check(content, shape, f"{path}: the content")
     return content
 

@@ -25,7 +25,7 @@ ready() { has "$1" torch fairseq torchdiffeq sacrebleu fairseq_floater; }
 
 if [[ -n ${FLOATER_PYTHON:-} ]]; then
     ready "$FLOATER_PYTHON" && exit 0
-    die "FLOATER_PYTHON=$FLOATER_PYTHON has not all of torch, fairseq, torchdiffeq, sacrebleu and fairseq_floater; install them there, or unset it."
+    die "FLOATER_PYTHON=$FLOATER_PYTHON lacks torch, fairseq, torchdiffeq, sacrebleu or fairseq_floater: install what is missing there, or unset it."
 fi
 
 # Two scripts started at once must not install into the environment at the same time.

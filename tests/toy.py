@@ -41,7 +41,7 @@ TRAINING = (
     *("--update-epoch-batch-itr", "True"),
 )
 CRITERION = ("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")
-# fairseq drops the rest of a batch that is no multiple of 8 unless told otherwise.
+# fairseq drops the rest of a batch that is not a multiple of 8 unless told otherwise.
 GENERATION = (
     *("--beam", "2", "--max-len-a", "1", "--max-len-b", "10"),
     *("--max-tokens", "1000", "--required-batch-size-multiple", "1"),

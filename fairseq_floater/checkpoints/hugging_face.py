@@ -47,7 +47,7 @@ _HEADS = {
     "cls.predictions.transform.LayerNorm": f"{HEAD}layer_norm",
     **dict.fromkeys(("cls.predictions", "cls.predictions.decoder"), HEAD[:-1]),
 }
-# Heads that fairseq's RoBERTa trains anew, and index tensors, which are no parameters.
+# Heads that fairseq's RoBERTa trains anew, and index tensors, which are not parameters.
 _LEFT_BEHIND = re.compile(
     r"(pooler|cls\.seq_relationship|classifier|qa_outputs)\.|embeddings\.(position|token_type)_ids$"
 )
@@ -164,7 +164,7 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
             tensors = load_file(path)
         except SafetensorError as error:
             raise CheckpointError(
-                f"{path} is no complete safetensors file ({error}); it may be a partial copy."
+                f"{path} is not a complete safetensors file ({error}); it may be a partial copy."
             ) from None
     return path, {n: t.float() if t.is_floating_point() else t for n, t in tensors.items()}
 

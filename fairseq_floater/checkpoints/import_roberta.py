@@ -176,7 +176,7 @@ def _read_fairseq(path: Path) -> Source:
     args = model_args(state, path)
     arch = architecture(args)
     if family_of(arch) is not ROBERTA:
-        raise CheckpointError(f"{path} is no RoBERTa: its architecture is {arch!r}.")
+        raise CheckpointError(f"{path} is not a RoBERTa: its architecture is {arch!r}.")
     ARCH_CONFIG_REGISTRY[arch](args)
     args.max_positions = getattr(args, "max_positions", None) or args.tokens_per_sample
     known_options = {name: getattr(args, name) for name in _OPTIONS if hasattr(args, name)}

@@ -144,7 +144,9 @@ def position_loss(
     state = load_checkpoint(checkpoint)
     args = model_args(state, checkpoint)
     if position_eval and not hasattr(args, "position_encoder"):
-        raise UsageError(f"`--position-eval` needs a model of this package; {checkpoint} is none.")
+        raise UsageError(
+            f"`--position-eval` is for models of this package; {checkpoint} is fairseq's."
+        )
     masks: dict[str, Any] = {}
     if family_of(architecture(args)) is TRANSLATION:
         args.position_eval = position_eval or getattr(args, "position_eval", NONE)

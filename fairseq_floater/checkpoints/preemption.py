@@ -82,7 +82,7 @@ def stopping(validate_and_save: Callable[..., Any]) -> Callable[..., Any]:
             if is_master:
                 marker.unlink(missing_ok=True)
         updates = trainer.get_num_updates()
-        # fairseq reads a limit of 0 updates as no limit. An overflow of half precision is no update.
+        # fairseq reads a limit of 0 updates as no limit. An overflow of half precision is not an update.
         within = 0 < updates < (cfg.optimization.max_update or math.inf)
         if not _anyone_told(trainer) or end_of_epoch or not within:
             return validate_and_save(cfg, *arguments)

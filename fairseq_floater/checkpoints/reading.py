@@ -57,12 +57,14 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Load a fairseq checkpoint onto the CPU, building only allow-listed objects.
 
     Raises:
-        CheckpointError: the file is missing, truncated, no checkpoint, or holds a refused object.
+        CheckpointError: the file is missing, truncated or not a checkpoint, or holds a refused object.
     """
     state = load_pickle(path)
     model = state.get("model") if isinstance(state, dict) else None
     if not isinstance(model, dict) or not all(map(torch.is_tensor, model.values())):
-        raise CheckpointError(f"{path} is no fairseq checkpoint: it holds no `model` parameters.")
+        raise CheckpointError(
+            f"{path} is not a fairseq checkpoint: it holds no `model` parameters."
+        )
     return state
 
 
@@ -101,7 +103,7 @@ def load_pickle(path: str | os.PathLike[str]) -> Any:
     # torch interprets damaged bytes too, so it may raise any exception.
     except Exception as error:
         raise CheckpointError(
-            f"{path} is no complete checkpoint ({first_line(error)}); it may be a partial copy."
+            f"{path} is not a complete checkpoint ({first_line(error)}); it may be a partial copy."
         ) from None
 
 

@@ -185,7 +185,7 @@ def read_dictionary(file: Path) -> Dictionary:
         return Dictionary.load(str(file))
     except Exception as error:  # fairseq may raise any exception here
         reason = first_line(error)
-        raise CheckpointError(f"{file} is no fairseq dictionary: {reason}.") from None
+        raise CheckpointError(f"{file} is not a fairseq dictionary: {reason}.") from None
 
 
 def load_dictionaries(
@@ -289,12 +289,12 @@ def build_model(
         dictionaries: of source and target; default: placeholders of the checkpoint's sizes.
 
     Raises:
-        CheckpointError: the model is no Transformer, or does not fit its options.
+        CheckpointError: the model is not a Transformer, or does not fit its options.
     """
     arch = architecture(args)
     family = family_of(arch)
     if family is None:
-        raise CheckpointError(f"{path} is no Transformer: its architecture is {arch!r}.")
+        raise CheckpointError(f"{path} is not a Transformer: its architecture is {arch!r}.")
     parameters = split_heads(state["model"])[0] if family is ROBERTA else dict(state["model"])
     try:
         ARCH_CONFIG_REGISTRY[arch](args)

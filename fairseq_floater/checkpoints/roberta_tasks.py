@@ -32,7 +32,7 @@ def check_state(state: dict[str, Any], path: Path, data: Path) -> None:
     args = model_args(state, path)
     arch = architecture(args)
     if family_of(arch) is not ROBERTA:
-        raise CheckpointError(f"{path} is no RoBERTa: its architecture is {arch!r}.")
+        raise CheckpointError(f"{path} is not a RoBERTa: its architecture is {arch!r}.")
     if "optimizer_history" not in state or TOKENS not in state["model"]:
         raise CheckpointError(
             f"{path} has fairseq's format of 2019; `floater import-roberta {path} NEW.pt` converts it."

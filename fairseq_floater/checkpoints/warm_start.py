@@ -186,7 +186,7 @@ def _copy(model: BaseFairseqModel, donor: Donor, report: WarmStartReport) -> Non
     if unknown:
         raise CheckpointError(
             f"{donor.path} does not fit: {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''} "
-            "is in only one of the two models and is no position."
+            "is in only one of the two models and does not belong to a position encoder."
         )
     report.new = {name: count for name, count in new.items() if not name.endswith("lr_scale")}
     model.load_state_dict(state, strict=True)

@@ -77,7 +77,7 @@ def read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, split at "\\n" only; other line breaks become spaces.
 
     Raises:
-        TextDataError: a line is too long, holds NUL or is no UTF-8, or the gzip file is broken.
+        TextDataError: a line is too long, holds NUL or is not UTF-8, or the gzip file is broken.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

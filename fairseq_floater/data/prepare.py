@@ -116,7 +116,7 @@ class Preparation:
         inputs = [text_file(self.raw_dir, s, lang) for s in self.splits for lang in self.langs]
         inputs += filter(Path.is_file, map(self._groups, self.splits[2:]))
         if self.spm_model is not None:
-            Segmenter(self.spm_model)  # raises TextDataError if it is no model
+            Segmenter(self.spm_model)  # raises TextDataError if it is not a model
             inputs.append(self.spm_model)
         return Origin(self.parameters, {path.name: file_hash(path) for path in inputs})
 

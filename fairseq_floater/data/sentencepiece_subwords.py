@@ -35,7 +35,7 @@ def train_subword(
     taken. A ``separator`` stays one subword.
 
     Raises:
-        TextDataError: the text does not allow such a vocabulary, or the separator is no word.
+        TextDataError: the text does not allow such a vocabulary, or the separator is not one word.
     """
     if separator and (separator in FAIRSEQ_SYMBOLS or re.search(r"[\s\u2581]", separator)):
         raise TextDataError(
@@ -56,7 +56,7 @@ def train_subword(
             num_threads=4,
             minloglevel=2,
         )
-    except (RuntimeError, ValueError) as error:  # a number that is no C int is a ValueError
+    except (RuntimeError, ValueError) as error:  # a number that is not a C int is a ValueError
         raise TextDataError(_subword_fault(str(error), vocab_size)) from None
     write_whole(model_path, lambda temporary: temporary.write_bytes(model.getvalue()))
 
@@ -74,7 +74,7 @@ def write_dictionary(model_path: Path, dict_path: Path) -> int:
 
 
 def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:
-    """Read a sentencepiece model; raises TextDataError if the file is none."""
+    """Read a sentencepiece model; raises TextDataError if the file is not one."""
     try:
         return sentencepiece.SentencePieceProcessor(model_file=str(path))
     except (OSError, RuntimeError):

@@ -73,7 +73,7 @@ def read_numbers(path: FilePath, size: int) -> list[float]:
     """Return the ``size`` numbers of a file with one finite number per line.
 
     Raises:
-        ScoringError: the file has another number of lines, or a line is no finite number.
+        ScoringError: the file has another number of lines, or a line is not a finite number.
     """
     lines = TextFile(path).lines
     if len(lines) != size:

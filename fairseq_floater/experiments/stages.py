@@ -124,7 +124,7 @@ class Experiment(ConfiguredExperiment):
         return self._inference(inputs, *self._to_text(), "--score-reference")
 
     def _inference(self, inputs: StageInputs, *options: str) -> list[str]:
-        # Without the multiple of 1, fairseq drops the rest of a batch whose size is no multiple of 8.
+        # Without the multiple of 1, fairseq drops the rest of a batch whose size is not a multiple of 8.
         arguments = [as_path(inputs.data), *self._task(), "--required-batch-size-multiple", "1"]
         arguments += ["--max-tokens", str(self.config.budget.max_tokens), *options]
         return [*arguments, "--cpu"] if inputs.machines.on_cpu else arguments
@@ -242,7 +242,7 @@ class Experiment(ConfiguredExperiment):
     def s2l(self) -> ShortToLong:
         """The short-to-long section; raises ConfigError if it is missing."""
         if self.config.s2l is None:
-            raise ConfigError(f"{self.path} is no short-to-long experiment (no `s2l`).")
+            raise ConfigError(f"{self.path} is not a short-to-long experiment (no `s2l`).")
         return self.config.s2l
 
 

@@ -59,7 +59,7 @@ class System:
                 raise UsageError(f"`{name}` is chosen by `{_SYSTEM_OPTION[name]}`, before `--`.")
             if name in _BEFORE_DASHES:
                 raise UsageError(
-                    f"`{name}` is no option of the model: write it before `--`, not after it."
+                    f"`{name}` is not an option of the model: write it before `--`, not after it."
                 )
         if self.encoder == PLAIN and (self.options or self.target or self.blocks != "all"):
             raise UsageError(

@@ -33,7 +33,7 @@ class Clock:
         """Parse ``--floater-time`` (linear, log or log:T) from the encoder's ``options``, by ``dest``.
 
         Raises:
-            ValueError: the value is none of these.
+            ValueError: the value is not one of these.
         """
         value = str(options["floater_time"])
         kind, _, text = value.partition(":")

@@ -50,7 +50,7 @@ class Interpolated(torch.autograd.Function):
         """Return the column to the left of each place, and the share of the column to the right."""
         share = places.clamp(max=n - 1)
         floor = share.floor()
-        left = floor.long().clamp_(0, n - 1)  # NaN is no index; the share passes it on
+        left = floor.long().clamp_(0, n - 1)  # NaN is not an index; the share passes it on
         return left if first is None else left.add_(first), share.sub_(floor)
 
 

@@ -21,7 +21,7 @@ _LR_SCALE_BECOMES = {
 def of_fairseqs_options(args: Any) -> Iterator[str]:
     if getattr(args, "base_layers", 0):
         yield (
-            f"`--base-layers` must be 0, but is {args.base_layers} instead: a BASE layer is no "
+            f"`--base-layers` must be 0, but is {args.base_layers} instead: a BASE layer is not a "
             "Transformer block and takes no positions."
         )
     for name in ("encoder_xformers_att_config", "decoder_xformers_att_config"):

@@ -155,7 +155,7 @@ def plot_positions(
         into: a list to append the tables to, instead of drawing them.
 
     Raises:
-        CheckpointError: the checkpoint is unreadable, no Transformer, or has no position table.
+        CheckpointError: the checkpoint is unreadable or not a Transformer, or has no position table.
         ValueError: a choice is unknown, a length is below 2, or ``data`` has no training sentences.
     """
     checked_format(output)

@@ -68,7 +68,7 @@ class PreparedLinear(nn.Linear):
 def prepare_projections(*projections: Any, weights: str = FLOAT32) -> None:
     """Make ``projections`` compute with ``weights``, in place.
 
-    Modules that are no plain linear layer stay as they are, as does float32 that torch multiplies fast.
+    Modules that are not plain linear layers stay as they are, as does float32 that torch multiplies fast.
     """
     for projection in projections:
         if type(projection) is nn.Linear:

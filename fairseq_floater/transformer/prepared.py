@@ -75,7 +75,7 @@ class PreparedSignal(PreparedPositions):
 def _projection_biases(owners: list[nn.Module], streams: tuple[str, ...]) -> Tensor | None:
     """Return the biases of the projections that a signal enters, stream by stream: [S * L, C].
 
-    None if they cannot be added to the rows before the blocks run: a projection has no bias or is no
+    None if they cannot be added to the rows before the blocks run: a projection has no bias or is not a
     plain linear layer, a block is sharded, or joint keys take rows of both sides.
     """
     whole = (PositionBiasedEncoderBlock, PositionBiasedDecoderBlock)

@@ -199,7 +199,7 @@ def test_a_flipped_byte_is_noticed(tmp_path):
     values = load_checkpoint(path)["model"]["encoder.layers.0.fc1.weight"].numpy().tobytes()
     damaged[damaged.index(values)] ^= 64
     path.write_bytes(damaged)
-    with pytest.raises(CheckpointError, match="no complete checkpoint"):
+    with pytest.raises(CheckpointError, match="not a complete checkpoint"):
         average([path], tmp_path / "out.pt")
     assert "checkpoint1.pt" in repair_last(tmp_path)
     assert path.read_bytes() == whole.read_bytes()

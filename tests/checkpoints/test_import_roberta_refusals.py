@@ -51,7 +51,7 @@ ADAPTER = "roberta.encoder.layer.0.adapter.weight"
 BIAS = "roberta.encoder.layer.1.output.dense.bias"
 BAD = {
     "no config": (removed("config.json"), "config.json; a folder of a Hugging Face model"),
-    "cut config": (cut("config.json"), "config.json is no readable JSON"),
+    "cut config": (cut("config.json"), "config.json cannot be read as JSON"),
     "other kind": (
         edited("config.json", model_type="electra"),
         "`model_type` must be roberta or bert, but is 'electra' instead.",
@@ -68,7 +68,7 @@ BAD = {
     "other width": (edited("config.json", intermediate_size=32), "contradicts itself: by its"),
     "no weights": (removed("model.safetensors"), "neither model.safetensors nor pytorch_model.bin"),
     "weights in parts": (in_parts, "are in several files; save the model in one"),
-    "cut weights": (cut("model.safetensors"), "no complete safetensors file"),
+    "cut weights": (cut("model.safetensors"), "not a complete safetensors file"),
     "no such tensor": (
         with_tensors(lambda state: state.pop(BIAS)),
         "lacks encoder.sentence_encoder.layers.1.fc2.bias, a tensor of fairseq's RoBERTa.",
@@ -82,7 +82,7 @@ BAD = {
         "adapter.weight', which fairseq's RoBERTa does not have",
     ),
     "no vocabulary": (removed("vocab.json"), "vocab.json (nor tokenizer.json), the model's"),
-    "cut vocabulary": (cut("vocab.json"), "vocab.json is no readable JSON"),
+    "cut vocabulary": (cut("vocab.json"), "vocab.json cannot be read as JSON"),
     "other size": (
         edited("vocab.json", more=45),
         "has 46 tokens, but the model's embeddings have 45",
@@ -124,7 +124,7 @@ def test_nothing_is_overwritten_unless_forced(stored, tmp_path, capsys):
     assert main(words) == 1
     assert "out.pt exists; choose another name or pass --force." in capsys.readouterr().err
     (tmp_path / "out.pt").unlink()
-    assert main(words) == 0  # the same dictionary is no obstacle
+    assert main(words) == 0  # the same dictionary is accepted
     (tmp_path / "out.pt").unlink()
     (tmp_path / "dict.txt").write_text("other 1\n")
     assert main(words) == 1
@@ -149,8 +149,8 @@ def test_a_disk_that_fills_leaves_neither_file(stored, tmp_path, monkeypatch, ca
     [
         (lambda folder, args: (folder / "dict.txt").unlink(), "There is no dictionary"),
         (lambda folder, args: (folder / "dict.txt").write_text("a 1\n"), "dict.txt has 6 entries"),
-        (lambda folder, args: (folder / "dict.txt").write_text("a b c\n"), "is no fairseq dict"),
-        (lambda folder, args: setattr(args, "arch", "lstm"), "is no RoBERTa"),
+        (lambda folder, args: (folder / "dict.txt").write_text("a b c\n"), "is not a fairseq dict"),
+        (lambda folder, args: setattr(args, "arch", "lstm"), "is not a RoBERTa"),
     ],
 )
 def test_bad_input_of_fairseqs_form(stored, tmp_path, capsys, change, sentence):

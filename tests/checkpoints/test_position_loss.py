@@ -210,7 +210,7 @@ def test_an_imported_models_dictionary_is_compared(tmp_path, data, checkpoint):
     [
         (
             lambda state: setattr(state["cfg"]["model"], "arch", "lstm"),
-            "is no RoBERTa: its architecture is 'lstm'",
+            "is not a RoBERTa: its architecture is 'lstm'",
         ),
         (
             lambda state: state.pop("optimizer_history"),

@@ -99,7 +99,7 @@ def test_positions_in_evaluation_are_others(tmp_path, data):
     report = position_loss(path, data, bins=BINS, split="test", **law)
     assert_measured(report, by_hand(path, **law))
     assert report.all.bits != position_loss(path, data, bins=BINS, split="test").all.bits
-    with pytest.raises(UsageError, match="needs a model of this package; .*plain.pt is none"):
+    with pytest.raises(UsageError, match="is for models of this package; .*plain.pt is fairseq"):
         position_loss(save(tmp_path / "plain.pt", "plain"), data, bins=BINS, split="test", **law)
 
 

@@ -198,7 +198,7 @@ def test_a_longer_table(start, donor, way, row, encoder):
         ("--max-positions 20", {}, "`--max-positions` must be at least 24.* is 20"),
         ("", {"extend": "tile"}, "`--extend` must come with `--max-positions` above 24"),
         ("", {"arch": "floater_roberta_base"}, "another shape: its --encoder-embed-dim is 64"),
-        ("", {"arch": TRANSFORMER}, "is no Transformer: .*'roberta'"),
+        ("", {"arch": TRANSFORMER}, "is not a Transformer: .*'roberta'"),
     ],
 )
 def test_what_is_refused(tmp_path, start, donor, options, how, words):
@@ -213,7 +213,7 @@ def test_a_named_architecture_takes_the_donors_shape_as_options(start, donor):
 
 def test_a_transformer_is_no_donor_of_a_roberta(tmp_path, start):
     path = save_donor(tmp_path / "donor.pt")
-    with pytest.raises(CheckpointError, match="is no RoBERTa: .* is 'transformer_tiny'"):
+    with pytest.raises(CheckpointError, match="is not a RoBERTa: .* is 'transformer_tiny'"):
         start(path)
     with pytest.raises(ValueError, match="`--extend` must come with"):
         start(path, arch=TRANSFORMER, extend="last")

@@ -49,7 +49,7 @@ def test_the_command_prints_all_middle_and_high(files):
         ({**FOUND, "high/20/0": "A"}, "has 1 others, the first 'high/20/0'"),
         ({**FOUND, "high/7/0": "E"}, "'high/7/0': must be A to D, but is 'E'"),
         ("[]", "must be of type dict"),
-        ("{", "no readable JSON"),
+        ("{", "cannot be read as JSON"),
     ],
 )
 def test_answers_that_do_not_fit_are_refused(found, message, files):

@@ -124,7 +124,7 @@ def test_exact_match_and_f1_may_be_of_different_answers():
     [
         ({**ANSWERS, "q1": "x", "q9": "x"}, r"but has 1 others, the first 'q9'\."),
         ({"q1": "x", "q2": "x", "q4": "x"}, r"must answer all 4 of .* lacks 1, the first 'q3'\."),
-        ('{"q1": ', r"is no readable JSON: .*"),
+        ('{"q1": ', r"cannot be read as JSON: .*"),
         ([["q1", "x"]], r"the content must be of type dict, but is .* instead\."),
         ({**ANSWERS, "q1": None}, r"must have an answer as text .* has None for q1\."),
     ],

@@ -151,7 +151,7 @@ def test_an_average_of_other_checkpoints_is_refused(tmp_path):
 @pytest.mark.parametrize("text", ["{", "[]", '{"arguments": {"donor": 3}}', '{"processes": "2"}'])
 def test_a_record_of_another_shape_is_refused(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(ReportError, match=r"run\.json(: the| is no)"):
+    with pytest.raises(ReportError, match=r"run\.json(: the| cannot be read)"):
         RunFolder(tmp_path).read()
 
 

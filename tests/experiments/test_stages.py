@@ -126,7 +126,10 @@ def test_options_of_a_run_overrule_the_configuration():
     [
         ("--encoder rope --scratch -- --max-epoch 3", "`--max-epoch` cannot be given after `--`"),
         ("--encoder rope -- --seed=2", "`--seed` cannot be given after `--`"),
-        ("--encoder rope -- --target=qkv", "`--target` is no option of the model: write it before"),
+        (
+            "--encoder rope -- --target=qkv",
+            "`--target` is not an option of the model: write it before",
+        ),
         ("--encoder rope -- --position-encoder t5", "is chosen by `--encoder`, before `--`"),
         ("--encoder plain -- --dropout 0.3", "takes no positions and only the configuration's"),
         ("--encoder plain --blocks input", "takes no positions and only the configuration's"),

@@ -202,7 +202,7 @@ def test_what_cannot_be_read_is_an_error(tmp_path):
         collect_paper_tables(tmp_path)
     run = save_run(tmp_path / "run")
     (run / "scores.test.json").write_text("{")
-    with pytest.raises(ReportError, match=r"scores\.test\.json is no readable JSON"):
+    with pytest.raises(ReportError, match=r"scores\.test\.json cannot be read as JSON"):
         collect_paper_tables(tmp_path)
 
 

@@ -190,7 +190,7 @@ def test_checkpoints_that_cannot_be_drawn(tmp_path):
     state = torch.load(save_model(other), weights_only=True)
     state["cfg"]["model"].arch = "lstm"
     torch.save(state, other)
-    with pytest.raises(CheckpointError, match="is no Transformer: its architecture is 'lstm'"):
+    with pytest.raises(CheckpointError, match="is not a Transformer: its architecture is 'lstm'"):
         draw(other)
 
 

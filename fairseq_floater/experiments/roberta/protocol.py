@@ -101,7 +101,7 @@ class RobertaJob(Job):
         """Refuse a donor whose dictionary is not the data's; fairseq compares only the sizes.
 
         Raises:
-            CheckpointError: the donor is no RoBERTa, or has another dictionary.
+            CheckpointError: the donor is not a RoBERTa, or has another dictionary.
         """
         if self.experiment.config.data.bpe == "gpt2" or not given.is_file():
             return  # the data have the donor's dict.txt

@@ -86,7 +86,7 @@ class QuestionAnsweringTask(FairseqTask):
         """Build a RoBERTa model with the head for questions.
 
         Raises:
-            ValueError: the model is no RoBERTa, or takes fewer tokens than a window has.
+            ValueError: the model is not a RoBERTa, or takes fewer tokens than a window has.
         """
         with open_dict(cfg) if OmegaConf.is_config(cfg) else contextlib.nullcontext():
             cfg.max_positions = self.cfg.max_positions  # as fairseq's sentence_prediction does
