@@ -92,7 +92,7 @@ def average(
     mean, state, records = _accumulate(paths)
     extra = dict(state.get("extra_state") or {})
     seconds = extra.get("previous_training_time")
-    # A moving average belongs to one checkpoint, too, and not to the mean.
+    # The exponential moving average (EMA) of one checkpoint is not that of the mean.
     if isinstance(extra.get("ema"), dict):
         del extra["ema"]
     state |= {"model": mean, "extra_state": {**extra, "averaged": records}}
