@@ -8,7 +8,7 @@ from toy import ROOT
 
 from fairseq_floater.errors import ReportError
 from fairseq_floater.results.page.charts import Line, Point, Tick, line_chart
-from fairseq_floater.results.page.examples import Words, choose, compare
+from fairseq_floater.results.page.examples import TextPart, choose, compare
 from fairseq_floater.results.page.write import write_page
 
 
@@ -16,10 +16,14 @@ def test_sentences_are_spread_over_a_group_and_words_compared_in_order():
     assert choose([5, 9, 7, 7, 8], [0, 1, 2, 3, 4], 3) == [0, 3, 1]
     assert choose([5, 9, 7], [1, 2], 5) == [2, 1]
     assert choose([5], [], 3) == []
-    assert compare("a b c d", "a x c") == [Words("a", True), Words("x", False), Words("c", True)]
+    assert compare("a b c d", "a x c") == [
+        TextPart("a", True),
+        TextPart("x", False),
+        TextPart("c", True),
+    ]
     assert compare("a b", "") == []
     # Chinese has no spaces.
-    parts = [Words("我喜欢吃", True), Words("苹果", False), Words("。", True)]
+    parts = [TextPart("我喜欢吃", True), TextPart("苹果", False), TextPart("。", True)]
     assert compare("我喜欢吃梨。", "我喜欢吃苹果。") == parts
 
 
@@ -27,14 +31,14 @@ def test_a_chart_puts_values_where_its_ticks_say():
     points = [Point(0, 20, 10, 40), Point(1, 80)]
     x_ticks = [Tick(0, "a"), Tick(1, "b")]
     chart = line_chart("BLEU", "", [Line(0, "a", points)], x_title="", x_ticks=x_ticks)
-    ticks = {tick.text: tick.place for tick in chart.y_ticks}
+    ticks = {tick.text: tick.position for tick in chart.y_ticks}
     (x, y, low, high, _, text), (last, top, *_) = chart.lines[0].points
     assert (y, high, top) == (ticks["20"], ticks["40"], ticks["80"])
     assert low == (ticks["0"] + ticks["20"]) / 2
     assert ticks["80"] < ticks["20"]  # upwards: SVG counts from the top
-    assert [x, last] == [tick.place for tick in chart.x_ticks] and text == "a: 20"
+    assert [x, last] == [tick.position for tick in chart.x_ticks] and text == "a: 20"
     powers = line_chart("loss", "", [Line(0, "a", [Point(0, 0.1), Point(100, 5.0)])], x_title="")
-    places = {tick.text: tick.place for tick in powers.y_ticks}
+    places = {tick.text: tick.position for tick in powers.y_ticks}
     assert "logarithmic" in powers.unit
     decades = [places["0.1"] - places["1"], places["0.5"] - places["5"]]
     assert decades[0] == pytest.approx(decades[1], abs=0.2)

@@ -44,9 +44,9 @@ class Line(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A place on an axis, with one line of text or two."""
+    """A position on an axis, with one line of text or two."""
 
-    place: float
+    position: float
     text: str
     below: str = ""
 
@@ -109,7 +109,7 @@ def line_chart(
         line._replace(points=[in_pixels(line.label, point) for point in line.points])
         for line in lines
     ]
-    x_ticks = [Tick(x_of(tick.place), *tick[1:]) for tick in x_ticks]
+    x_ticks = [Tick(x_of(tick.position), *tick[1:]) for tick in x_ticks]
     return Chart(title, f"{unit}{scale}", x_title, x_ticks, y_ticks, drawn)
 
 
@@ -130,12 +130,12 @@ def _y_axis(
         ticks = _linear_ticks(low, high)
     bottom, top = change(low), change(max(high, ticks[-1]))
 
-    def place(value: float) -> float:
+    def y_of(value: float) -> float:
         share = (change(value) - bottom) / (top - bottom)
         return round(HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM), 1)
 
-    texts = [Tick(place(value), f"{value:,g}") for value in ticks]
-    return place, texts, ", logarithmic" if is_log else ""
+    texts = [Tick(y_of(value), f"{value:,g}") for value in ticks]
+    return y_of, texts, ", logarithmic" if is_log else ""
 
 
 def _linear_ticks(low: float, high: float) -> list[float]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from fairseq_floater.results.page.comparison import ScoredComparison, ScoredSystem
 from fairseq_floater.results.page.logs import RunLog
-from fairseq_floater.results.page.work import ScoredSystem, Work
 from fairseq_floater.results.runs import Run
 
 # Keys of a comparison, the strictest first, and what each p-value accounts for.
@@ -106,28 +106,29 @@ def measure_of(score: dict[str, Any] | None, measure: Measure) -> dict[str, Any]
     return value if value is None or isinstance(value, dict) else {"value": value}
 
 
-def measure_table(work: Work, measure: Measure) -> Table | None:
+def measure_table(comparison: ScoredComparison, measure: Measure) -> Table | None:
     """Return the table of a measure by group; None if no system has it."""
     lower = bool(measure.lower_wins)
-    columns = [Column(group.name, f"n {group.sentences:,}", lower) for group in work.groups]
-    table = Table(measure.title, measure.unit, columns, main=work.main_group)
+    columns = [Column(group.name, f"n {group.sentences:,}", lower) for group in comparison.groups]
+    table = Table(measure.title, measure.unit, columns, main=comparison.main_group)
     scores = [
-        [system.scores.get(group.name, {}) for group in work.groups] for system in work.systems
+        [system.scores.get(group.name, {}) for group in comparison.groups]
+        for system in comparison.systems
     ]
     taken = [[measure_of(score, measure) for score in row] for row in scores]
     if not any(one for row in taken for one in row):
         return None
     by_group = [[one["value"] for one in column if one] for column in zip(*taken)]
     rules: dict[str, None] = {}
-    for number, system in enumerate(work.systems):
-        is_baseline = system.name == work.baseline
+    for number, system in enumerate(comparison.systems):
+        is_baseline = system.name == comparison.baseline
         gains = [None if is_baseline else score.get(measure.gain) for score in scores[number]]
         cells = [_cell(measure, *of_group) for of_group in zip(taken[number], by_group, gains)]
         table.rows.append((number, cells))
         rules |= {words: None for gain in gains if (words := p_of(gain)[1])}
     if rules:
         table.rule = f"p below {SIGNIFICANT} in the paired bootstrap {', or '.join(rules)}"
-    main = [group.name for group in work.groups].index(table.main)
+    main = [group.name for group in comparison.groups].index(table.main)
     values = {number: cells[main].value for number, cells in table.rows}
     sign = 1 if lower else -1
     table.rows.sort(key=lambda row: (values[row[0]] is None, sign * (values[row[0]] or 0.0)))
@@ -185,9 +186,9 @@ _COSTS: tuple[tuple[Column, Callable[[Run, RunLog], float | None]], ...] = (
 )
 
 
-def cost_table(work: Work) -> Table:
+def cost_table(comparison: ScoredComparison) -> Table:
     """Return sizes and speeds, means over seeds; columns that no run fills are left out."""
-    rows = [[_mean_cost(system, cost) for _, cost in _COSTS] for system in work.systems]
+    rows = [[_mean_cost(system, cost) for _, cost in _COSTS] for system in comparison.systems]
     used = [i for i in range(len(_COSTS)) if any(row[i] is not None for row in rows)]
     table = Table("Sizes and speeds", "means over seeds", [_COSTS[i][0] for i in used])
     for number, row in enumerate(rows):

@@ -19,6 +19,7 @@ from fairseq_floater.evaluation.s2l.report import ALL
 from fairseq_floater.files import write_text
 from fairseq_floater.requirements import versions
 from fairseq_floater.results.page.charts import Chart, Line, Point, Tick, line_chart
+from fairseq_floater.results.page.comparison import ScoredComparison, ScoredSystem, read_comparison
 from fairseq_floater.results.page.examples import read_examples
 from fairseq_floater.results.page.logs import read_commands
 from fairseq_floater.results.page.measures import (
@@ -33,7 +34,6 @@ from fairseq_floater.results.page.measures import (
     measure_of,
     measure_table,
 )
-from fairseq_floater.results.page.work import ScoredSystem, Work, read_work
 from fairseq_floater.results.position_figure import plot_positions
 
 # The number of colours in page.css: at most this many systems are in colour at once.
@@ -89,14 +89,14 @@ def write_page(
     Raises:
         ReportError: there are no scores, or a file cannot be read.
     """
-    scored = read_work(Path(work))
+    scored = read_comparison(Path(work))
     systems, data = scored.systems, scored.folder / "data" / "bin"
     tables = [table for measure in MEASURES if (table := measure_table(scored, measure))]
     common, different = _settings(scored)
     drawn = [_picture(system, data) if pictures else None for system in systems]
     examples = read_examples(scored, sentences)
     text = _template().render(
-        work=scored,
+        comparison=scored,
         seeds=list(dict.fromkeys(seed for system in systems for seed in system.runs)),
         systems=systems,
         colours=_colours(scored, tables[0]),
@@ -158,31 +158,35 @@ def _picture(system: ScoredSystem, data: Path) -> Picture | None:
     return Picture(f"data:image/webp;base64,{text}", words, figure.warnings)
 
 
-def _colours(work: Work, table: Table) -> dict[int, int]:
+def _colours(comparison: ScoredComparison, table: Table) -> dict[int, int]:
     """Return a colour for each system that is shown first: the baseline and the best ones."""
     order = [number for number, _ in table.rows]
-    order.sort(key=lambda number: work.systems[number].name != work.baseline)
+    order.sort(key=lambda number: comparison.systems[number].name != comparison.baseline)
     shown = order if len(order) <= _COLOURS else order[:_SHOWN]
     return {number: colour for colour, number in enumerate(shown)}
 
 
-def _by_length(work: Work) -> Iterator[Chart]:
-    of_sets = [] if work.is_short_to_long else work.groups  # a bin's name has a comma too
+def _by_length(comparison: ScoredComparison) -> Iterator[Chart]:
+    of_sets = (
+        [] if comparison.is_short_to_long else comparison.groups
+    )  # a bin's name has a comma too
     parts = {g.name: g.name.partition(", ")[2] for g in of_sets if re.search(r", \d", g.name)}
-    whole = {name.partition(",")[0] for name in parts} | {ALL if work.is_short_to_long else ""}
-    groups = [group for group in work.groups if group.name not in whole]
+    whole = {name.partition(",")[0] for name in parts} | {
+        ALL if comparison.is_short_to_long else ""
+    }
+    groups = [group for group in comparison.groups if group.name not in whole]
     groups.sort(key=lambda group: group.name in parts)  # the trained lengths come first
     # Parts leave no room for means, nor beside them for the name of a whole test set.
     whole_texts = [("", g.name) if parts else (g.name, g.mean) for g in groups]
     texts = [(parts[g.name], "") if g.name in parts else w for g, w in zip(groups, whole_texts)]
     ticks = [Tick(i, text, below) for i, (text, below) in enumerate(texts)]
     by, axis = "test set", "test set"
-    if work.is_short_to_long:
+    if comparison.is_short_to_long:
         by, axis = "source length", "source length in tokens"
     for measure in (EXACT, LOSS, BLEU):
         lines = [
             Line(number, system.label, points)
-            for number, system in enumerate(work.systems)
+            for number, system in enumerate(comparison.systems)
             if (points := _points([system.scores.get(group.name) for group in groups], measure))
         ]
         if lines:
@@ -200,10 +204,10 @@ def _points(scores: Sequence[dict[str, Any] | None], measure: Measure) -> list[P
     ]
 
 
-def _training(work: Work) -> Iterator[Chart]:
+def _training(comparison: ScoredComparison) -> Iterator[Chart]:
     lines = [
         Line(number, f"{system.label}, seed {seed}", points)
-        for number, system in enumerate(work.systems)
+        for number, system in enumerate(comparison.systems)
         for seed, log in system.logs.items()
         if (points := [Point(update, loss) for update, loss in sorted(log.losses.items())])
     ]
@@ -212,25 +216,25 @@ def _training(work: Work) -> Iterator[Chart]:
         yield line_chart(title, "bits per token", lines, x_title=x_title)
 
 
-def _settings(work: Work) -> tuple[dict[str, str], list[dict[str, str]]]:
+def _settings(comparison: ScoredComparison) -> tuple[dict[str, str], list[dict[str, str]]]:
     """Return the settings that all systems share, and the other settings of each system.
 
     A setting that differs by seed alone shows the values of all seeds.
     """
-    merged = [_values([run.settings for run in s.runs.values()]) for s in work.systems]
+    merged = [_values([run.settings for run in s.runs.values()]) for s in comparison.systems]
     known = [settings for settings in merged if settings]
     first = known[0] if known else {}
     common = {k: v for k, v in first.items() if all(s.get(k) == v for s in known)}
     different = [
         {"name": system.name} | {k: v for k, v in settings.items() if k not in common}
-        for system, settings in zip(work.systems, merged)
+        for system, settings in zip(comparison.systems, merged)
     ]
     return common, different
 
 
-def _versions(work: Work) -> dict[str, str]:
-    logs = [log for system in work.systems for log in system.logs.values()]
-    runs = [run for system in work.systems for run in system.runs.values()]
+def _versions(comparison: ScoredComparison) -> dict[str, str]:
+    logs = [log for system in comparison.systems for log in system.logs.values()]
+    runs = [run for system in comparison.systems for run in system.runs.values()]
     scores = [score for run in runs for score in run.scores.values()]
     of_logs = [versions for log in logs for versions in log.versions]
     return _values([*of_logs, *(score.get("versions", {}) for score in scores)])

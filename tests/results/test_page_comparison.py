@@ -7,9 +7,9 @@ import shutil
 from compared_runs import LABELS, STOPS, changed, labelled, page_of
 
 from fairseq_floater.cli import main
+from fairseq_floater.results.page.comparison import read_comparison
 from fairseq_floater.results.page.examples import read_examples
 from fairseq_floater.results.page.logs import read_log
-from fairseq_floater.results.page.work import read_work
 
 
 def test_runs_that_are_not_whole_and_lengths_that_were_not_scored_are_left_out(copy):
@@ -17,7 +17,7 @@ def test_runs_that_are_not_whole_and_lengths_that_were_not_scored_are_left_out(c
         record["state"] = "failed"
     with changed(copy / "s2l.json") as scores:
         assert scores["bins"].pop("[1, 8)")
-    found = read_work(copy)
+    found = read_comparison(copy)
     assert {s.name: list(s.runs) for s in found.systems} == {"plain-a": ["1", "2"], "rope-b": ["1"]}
     assert {e.group for e in read_examples(found, 2)} == set(scores["bins"]) - {"all"}
 
@@ -27,7 +27,7 @@ def test_runs_that_the_scores_are_not_of_are_left_out(copy):
     with changed(copy / "s2l.json") as scores:
         assert set(scores["runs"]) == set(LABELS) and len(scores["runs"]["rope-b"]) == 2
         del scores["runs"]["rope-b"][0]
-    found = read_work(copy)
+    found = read_comparison(copy)
     assert {s.name: list(s.runs) for s in found.systems} == {"plain-a": ["1", "2"], "rope-b": ["2"]}
     # Both systems are shown under the seed that both have, the second.
     longest = read_examples(found, 1)[-1]

@@ -56,8 +56,8 @@ class Group(NamedTuple):
 
 
 @dataclass
-class Work:
-    """The content of a comparison's folder; ``facts`` say how it was scored."""
+class ScoredComparison:
+    """A comparison as its folder holds it; ``facts`` say how it was scored."""
 
     folder: Path
     systems: list[ScoredSystem]
@@ -88,7 +88,7 @@ class Work:
         return next(filter(None, settings), {})
 
 
-def read_work(folder: Path) -> Work:
+def read_comparison(folder: Path) -> ScoredComparison:
     """Read the folder of `scripts/compare.sh`, `s2l.sh`, `demo.sh` or `protocol.sh`."""
     for name in (LENGTHS, WHOLE):
         if (folder / name).exists():
@@ -101,7 +101,7 @@ def read_work(folder: Path) -> Work:
     return _test_sets(folder)
 
 
-def _compared(folder: Path, report: dict[str, Any]) -> Work:
+def _compared(folder: Path, report: dict[str, Any]) -> ScoredComparison:
     seeds = sorted(folder.glob("seed-*"), key=lambda path: (len(path.name), path.name))
     systems = []
     for name, label in report["labels"].items():
@@ -129,10 +129,10 @@ def _compared(folder: Path, report: dict[str, Any]) -> Work:
     if stopping := report.get("stopping"):
         shares_of = (f"{report['labels'][name]} {share:.0%}" for name, share in stopping.items())
         facts["BLEU regained with told lengths"] = ", ".join(shares_of)
-    return Work(folder, systems, groups, report["baseline"], facts, report["warnings"])
+    return ScoredComparison(folder, systems, groups, report["baseline"], facts, report["warnings"])
 
 
-def _test_sets(folder: Path) -> Work:
+def _test_sets(folder: Path) -> ScoredComparison:
     results = collect(folder)
     labels = results.labels
     systems, sizes, signatures = [], {}, set()
@@ -145,7 +145,9 @@ def _test_sets(folder: Path) -> Work:
             signatures.add(score["bleu"]["signature"])
         systems.append(system)
     groups = [Group(test, sizes[test]) for test in results.tests]
-    return Work(folder, systems, groups, facts={"signature": "; ".join(sorted(signatures))})
+    return ScoredComparison(
+        folder, systems, groups, facts={"signature": "; ".join(sorted(signatures))}
+    )
 
 
 def _as_bin(score: dict[str, Any]) -> dict[str, Any]:
