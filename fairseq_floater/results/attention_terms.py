@@ -85,7 +85,7 @@ class Term(BlockStream):
 def read_terms(
     stack: Any, name: str, length: int | None, trained: dict[str, int | None]
 ) -> list[Term]:
-    """Return every term inside the attention of a stack, block by block; arguments as for `read_tracks`."""
+    """Return every term inside the attention of a stack, block by block; arguments as for `read_tables`."""
     terms = []
     for attribute, encoder in stack.named_children():
         if not isinstance(encoder, AttentionPositions):

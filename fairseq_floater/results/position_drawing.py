@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairseq_floater.figures import COLOURS, empty_figure, quieten_matplotlib
 from fairseq_floater.results.attention_terms import TERMS, Term
-from fairseq_floater.results.position_rows import Track
+from fairseq_floater.results.position_rows import PositionTable
 
 # Norms are on a logarithmic scale if those past T are more than this many times those up to T.
 _LOGARITHMIC_FROM = 20.0
@@ -32,7 +32,7 @@ _PAST = {"color": "#e4e4e4", "zorder": 0, "linewidth": 0}
 
 
 def draw(
-    tracks: Sequence[Track],
+    tables: Sequence[PositionTable],
     output: str,
     *,
     heading: Sequence[str],
@@ -44,40 +44,40 @@ def draw(
     from matplotlib import rc_context
 
     lines = [*heading]
-    if any(track.has_past for track in tracks) or any(term.has_past for term in terms):
-        lines.insert(1, f"black line: T; {'dashed, ' * bool(tracks)}on grey: past it")
-    number = len(tracks) + len(terms)
+    if any(table.has_past for table in tables) or any(term.has_past for term in terms):
+        lines.insert(1, f"black line: T; {'dashed, ' * bool(tables)}on grey: past it")
+    number = len(tables) + len(terms)
     height = 0.9 + 0.15 * len(lines) + 1.85 * number + 0.35 * len(terms)
     fonts = rc_context({"font.size": 8, "axes.titlesize": 9, "figure.titlesize": 9})
     with fonts, empty_figure(output, (10.0, height), dpi=200) as canvas:
         grid = canvas.add_gridspec(number, 4, width_ratios=(1.5, 1, 1, 1))
-        for row, track in enumerate(tracks):
+        for row, table in enumerate(tables):
             axes = [canvas.add_subplot(grid[row, column]) for column in range(4)]
-            _draw_matrix(axes[0], track, _colour_limit(track))
-            _draw_norms(axes[1], track)
-            _draw_components(axes[2], track)
-            _draw_similarity(axes[3], track)
+            _draw_matrix(axes[0], table, _colour_limit(table))
+            _draw_norms(axes[1], table)
+            _draw_components(axes[2], table)
+            _draw_similarity(axes[3], table)
             for panel, title in zip(axes, _PANELS if row == 0 else ()):
                 panel.set_title(title)
-        for row, term in enumerate(terms, start=len(tracks)):
+        for row, term in enumerate(terms, start=len(tables)):
             left, right = (canvas.add_subplot(grid[row, half]) for half in (slice(2), slice(2, 4)))
             _draw_term(left, right, term)
         canvas.suptitle("\n".join(lines))
         canvas.supxlabel(signature, fontsize=7)
 
 
-def draw_panels(panels: Sequence[tuple[str, Track]], output: str, signature: str) -> None:
+def draw_panels(panels: Sequence[tuple[str, PositionTable]], output: str, signature: str) -> None:
     """Draw the matrices of several tables, (title, table), side by side in one scale of colours."""
     quieten_matplotlib()
     from matplotlib import rc_context
 
-    limit, size = max(_colour_limit(track) for _, track in panels), (0.8 + 2.2 * len(panels), 3.0)
+    limit, size = max(_colour_limit(table) for _, table in panels), (0.8 + 2.2 * len(panels), 3.0)
     fonts = rc_context({"font.size": 8, "axes.titlesize": 8})
     with fonts, empty_figure(output, size, dpi=200) as canvas:
         every = canvas.subplots(1, len(panels), squeeze=False)[0]
-        for axes, (title, track) in zip(every, panels):
-            bar = _draw_matrix(axes, track, limit)
-            axes.set_title(f"{title}\n{track.name}")
+        for axes, (title, table) in zip(every, panels):
+            bar = _draw_matrix(axes, table, limit)
+            axes.set_title(f"{title}\n{table.name}")
             axes.set_ylabel("position" if axes is every[0] else "")
             if axes is not every[-1]:
                 bar.remove()
@@ -98,33 +98,33 @@ def dimension_order(rows: Tensor) -> tuple[str, Tensor]:
     return "speed", rows.diff(dim=0).square().mean(dim=0).argsort(descending=True)
 
 
-def principal_components(track: Track, count: int = 3) -> tuple[Tensor, list[float]]:
+def principal_components(table: PositionTable, count: int = 3) -> tuple[Tensor, list[float]]:
     """Project all rows on the first principal components of the rows up to T.
 
     Returns:
         Coordinates [N, count], and the share of the variance that each component explains.
     """
-    mean = track.known.mean(dim=0)
-    _, sizes, directions = torch.linalg.svd(track.known - mean, full_matrices=False)
-    coordinates = (track.rows - mean) @ directions[:count].T
+    mean = table.known.mean(dim=0)
+    _, sizes, directions = torch.linalg.svd(table.known - mean, full_matrices=False)
+    coordinates = (table.rows - mean) @ directions[:count].T
     variance = sizes.square()
     return coordinates, (variance / variance.sum().clamp(min=1e-30))[:count].tolist()
 
 
-def _colour_limit(track: Track) -> float:
+def _colour_limit(table: PositionTable) -> float:
     """Return the limit of the colours: the 99 % quantile of absolute values in the rows up to T."""
-    sizes = track.known.abs().flatten().sort().values
+    sizes = table.known.abs().flatten().sort().values
     return float(sizes[int(0.99 * (len(sizes) - 1))]) or 1.0
 
 
-def _draw_matrix(axes: Any, track: Track, limit: float) -> Any:
+def _draw_matrix(axes: Any, table: PositionTable, limit: float) -> Any:
     """Draw rows as colours, red above zero, and return the colour bar."""
-    order, permutation = dimension_order(track.known)
-    bar = _image(axes, track.rows[:, permutation], "RdBu_r", -limit, limit, extend="both")
-    axes.set_ylabel(f"{track.name}\nposition")
+    order, permutation = dimension_order(table.known)
+    bar = _image(axes, table.rows[:, permutation], "RdBu_r", -limit, limit, extend="both")
+    axes.set_ylabel(f"{table.name}\nposition")
     axes.set_xlabel(f"dimension, by {order}")
-    if track.has_past:
-        axes.axhline(len(track.known) - 0.5, color="black", linewidth=1.0)
+    if table.has_past:
+        axes.axhline(len(table.known) - 0.5, color="black", linewidth=1.0)
     return bar
 
 
@@ -142,10 +142,10 @@ def _image(
     return axes.figure.colorbar(image, ax=axes, extend=extend, pad=0.02)
 
 
-def _draw_norms(axes: Any, track: Track) -> None:
-    norms = track.rows.norm(dim=1)
-    _draw_curve(axes, track, norms, COLOURS[0])
-    known = float(norms[: track.trained].max())
+def _draw_norms(axes: Any, table: PositionTable) -> None:
+    norms = table.rows.norm(dim=1)
+    _draw_curve(axes, table, norms, COLOURS[0])
+    known = float(norms[: table.trained].max())
     if float(norms.max()) > _LOGARITHMIC_FROM * known > 0:
         axes.set_yscale("log")
         axes.set_ylabel("logarithmic")
@@ -153,11 +153,11 @@ def _draw_norms(axes: Any, track: Track) -> None:
         axes.set_ylim(0, 1.08 * float(norms.max()) or 1.0)
 
 
-def _draw_components(axes: Any, track: Track) -> None:
-    coordinates, shares = principal_components(track)
+def _draw_components(axes: Any, table: PositionTable) -> None:
+    coordinates, shares = principal_components(table)
     for column, share, colour in zip(coordinates.T, shares, COLOURS):
-        _draw_curve(axes, track, column, colour, label=f"{share:.0%}")
-    known = float(coordinates[: track.trained].abs().max())
+        _draw_curve(axes, table, column, colour, label=f"{share:.0%}")
+    known = float(coordinates[: table.trained].abs().max())
     low, high = axes.get_ylim()
     if known > 0:
         most = _HIGHEST_COMPONENT * known
@@ -165,11 +165,13 @@ def _draw_components(axes: Any, track: Track) -> None:
     axes.legend(fontsize=6, handlelength=1.2, edgecolor="none", framealpha=0.6)
 
 
-def _draw_curve(axes: Any, track: Track, values: Tensor, colour: str, **options: Any) -> None:
+def _draw_curve(
+    axes: Any, table: PositionTable, values: Tensor, colour: str, **options: Any
+) -> None:
     """Draw ``values`` [N] over positions, past T dashed and on grey."""
-    end = len(track.known)
+    end = len(table.known)
     axes.plot(values[:end], color=colour, **options)
-    if track.has_past:
+    if table.has_past:
         past = range(end - 1, len(values))
         axes.plot(past, values[end - 1 :], color=colour, linestyle=(0, (2, 1)))
         axes.axvline(end - 0.5, color="black", linewidth=1.0)
@@ -178,15 +180,15 @@ def _draw_curve(axes: Any, track: Track, values: Tensor, colour: str, **options:
     axes.set_xlabel("position")
 
 
-def _draw_similarity(axes: Any, track: Track) -> None:
-    step = -(-len(track.rows) // _MOST_SIMILARITY_ROWS)
-    rows = F.normalize(track.rows[::step], dim=1)
-    low, high = -0.5, len(track.rows) - 0.5
+def _draw_similarity(axes: Any, table: PositionTable) -> None:
+    step = -(-len(table.rows) // _MOST_SIMILARITY_ROWS)
+    rows = F.normalize(table.rows[::step], dim=1)
+    low, high = -0.5, len(table.rows) - 0.5
     _image(axes, rows @ rows.T, "PuOr", -1, 1, extent=(low, high, high, low))
     axes.set_xlabel("position")
-    if track.has_past:
-        axes.axhline(len(track.known) - 0.5, color="black", linewidth=1.0)
-        axes.axvline(len(track.known) - 0.5, color="black", linewidth=1.0)
+    if table.has_past:
+        axes.axhline(len(table.known) - 0.5, color="black", linewidth=1.0)
+        axes.axvline(len(table.known) - 0.5, color="black", linewidth=1.0)
 
 
 def _draw_term(left: Any, right: Any, term: Term) -> None:

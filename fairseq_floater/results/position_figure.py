@@ -23,7 +23,7 @@ from fairseq_floater.position_encoders.registry import ALL_BLOCKS, INPUT_BLOCK, 
 from fairseq_floater.records import markdown_table
 from fairseq_floater.results.attention_terms import Term, read_terms
 from fairseq_floater.results.position_drawing import draw, draw_panels
-from fairseq_floater.results.position_rows import BASE, Track, read_tracks, trained_lengths
+from fairseq_floater.results.position_rows import BASE, PositionTable, read_tables, trained_lengths
 from fairseq_floater.transformer.positioned_model import PositionedModel
 from fairseq_floater.version import __version__
 
@@ -118,12 +118,12 @@ def plot_models(
         return plot_positions(checkpoint[0], output, **options)
     figures, panels = [], []
     for path in checkpoint:
-        tracks: list[Track] = []
-        figures.append(figure := plot_positions(path, output, into=tracks, **options))
-        if not tracks:
+        tables: list[PositionTable] = []
+        figures.append(figure := plot_positions(path, output, into=tables, **options))
+        if not tables:
             raise CheckpointError(f"{path} has no position table for a panel: {figure.model}.")
-        own = [t for t in tracks if t.stream != BASE and bool(t.rows.diff(dim=0).any())]
-        panels.append((figure.model.partition(",")[0], (own or tracks)[0]))
+        own = [t for t in tables if t.stream != BASE and bool(t.rows.diff(dim=0).any())]
+        panels.append((figure.model.partition(",")[0], (own or tables)[0]))
     names = [Path(path).name for path in checkpoint]
     draw_panels(panels, output, " · ".join([*names, f"fairseq_floater {__version__}"]))
     return PanelFigure(output, figures)
@@ -139,7 +139,7 @@ def plot_positions(
     length: int | None = None,
     trained_length: int | None = None,
     data: str | None = None,
-    into: list[Track] | None = None,
+    into: list[PositionTable] | None = None,
 ) -> PositionFigure:
     """Draw the position tables of ``checkpoint`` into ``output`` (png, svg or pdf by its ending).
 
@@ -169,20 +169,20 @@ def plot_positions(
     figure = PositionFigure(str(checkpoint), str(output), *_described(model, args), trained)
     read = _read(model, args, stack, length, figure)
     chosen = _selected(read, streams, blocks, figure.notes)
-    tracks = [track for track in chosen if isinstance(track, Track)]
+    tables = [table for table in chosen if isinstance(table, PositionTable)]
     terms = [term for term in chosen if isinstance(term, Term)]
-    figure.tables += [track.measure() for track in tracks]
+    figure.tables += [table.measure() for table in tables]
     figure.terms += [term.measure() for term in terms]
-    for track, table in zip(tracks, figure.tables):
-        _judge(track, table, figure)
+    for table, measures in zip(tables, figure.tables):
+        _judge(table, measures, figure)
     known = [n for n in trained.values() if n]
     if terms and known and (warning := distance_warning(args, min(known))):
         figure.warnings.append(warning)
     if into is not None:
-        into += tracks
+        into += tables
         return figure
     heading = [figure.title, *figure.notes]
-    draw(tracks, figure.output, heading=heading, signature=figure.signature, terms=terms)
+    draw(tables, figure.output, heading=heading, signature=figure.signature, terms=terms)
     return figure
 
 
@@ -194,16 +194,16 @@ def _family(args: argparse.Namespace) -> Family:
 
 def _read(
     model: Any, args: argparse.Namespace, choice: str, length: int | None, figure: PositionFigure
-) -> list[Track | Term]:
+) -> list[PositionTable | Term]:
     """Read all that can be drawn of the chosen stacks; a RoBERTa has only an encoder."""
-    places = _family(args).stacks(model)
-    stacks = {place.partition(".")[0]: stack for place, stack in places.items()}
+    by_module = _family(args).stacks(model)
+    stacks = {name.partition(".")[0]: stack for name, stack in by_module.items()}
     if choice != "both":
         _check("--stack", [choice], ["both", *stacks])
         stacks = {choice: stacks[choice]}
-    read: list[Track | Term] = []
+    read: list[PositionTable | Term] = []
     for name, stack in stacks.items():
-        read += read_tracks(stack, name, length, figure.trained_lengths, figure.notes)
+        read += read_tables(stack, name, length, figure.trained_lengths, figure.notes)
         read += read_terms(stack, name, length, figure.trained_lengths)
     if not read:
         raise CheckpointError(
@@ -232,11 +232,11 @@ def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
 
 
 def _selected(
-    read: list[Track | Term],
+    read: list[PositionTable | Term],
     streams: Sequence[str] | None,
     blocks: Sequence[str | int] | None,
     notes: list[str],
-) -> list[Track | Term]:
+) -> list[PositionTable | Term]:
     """Return the tables and terms of some streams and blocks; add a note if the default omits blocks."""
     if streams is not None:
         _check("--streams", streams, [t.stream for t in read])
@@ -256,20 +256,20 @@ def _check(name: str, values: Sequence[str], allowed: Sequence[str]) -> None:
             raise ValueError(f"`{name}` must be one of {known}, but is {value!r} instead.")
 
 
-def _judge(track: Track, row: dict[str, Any], figure: PositionFigure) -> None:
-    near, past, norms = row["up_to_T"], row["past_T"], row["norms"]
-    steps = track.rows.diff(dim=0).abs().max()
-    if float(steps) <= 1e-6 * float(track.rows.abs().max()):
+def _judge(table: PositionTable, measures: dict[str, Any], figure: PositionFigure) -> None:
+    near, past, norms = measures["up_to_T"], measures["past_T"], measures["norms"]
+    steps = table.rows.diff(dim=0).abs().max()
+    if float(steps) <= 1e-6 * float(table.rows.abs().max()):
         note = "all rows are the same, no position differs from another"
-        figure.notes.append(f"{track.name}: {note}")
+        figure.notes.append(f"{table.name}: {note}")
         return
-    if track.trained and norms["3T"] and norms["3T"] > WORRYING_GROWTH * norms["T"]:
+    if table.trained and norms["3T"] and norms["3T"] > WORRYING_GROWTH * norms["T"]:
         figure.warnings.append(
-            f"{track.name}: the trajectory grows past the trained length, from a norm of "
+            f"{table.name}: the trajectory grows past the trained length, from a norm of "
             f"{norms['T']:.3g} at T to {norms['3T']:.3g} at 3T"
         )
     if near and past and past["distance"] < WORRYING_STEP * near["median_distance"]:
         figure.warnings.append(
-            f"{track.name}: rows past the trained length become indistinguishable, the nearest "
+            f"{table.name}: rows past the trained length become indistinguishable, the nearest "
             f"neighbours differ by {past['distance']:.2g} (median up to T: {near['median_distance']:.2g})"
         )

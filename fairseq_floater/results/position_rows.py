@@ -51,8 +51,8 @@ class BlockStream:
 
 
 @dataclass
-class Track(BlockStream):
-    """The rows [N, C] that a block receives."""
+class PositionTable(BlockStream):
+    """The rows [N, C] of a stream that a block receives."""
 
     rows: Tensor
 
@@ -121,9 +121,9 @@ def trained_lengths(
 
 
 @torch.no_grad()
-def read_tracks(
+def read_tables(
     stack: Any, name: str, length: int | None, trained: dict[str, int | None], notes: list[str]
-) -> list[Track]:
+) -> list[PositionTable]:
     """Return every position table of a stack, fairseq's own first; some may have fewer rows than asked for.
 
     Args:
@@ -131,7 +131,7 @@ def read_tracks(
         trained: T by side, if known.
         notes: a note on each shorter table is appended.
     """
-    tracks = []
+    tables = []
     for attribute, source in stack.named_children():
         if isinstance(source, PositionSignal):
             parts = owned_parts(stack, attribute)
@@ -146,20 +146,20 @@ def read_tracks(
             continue
         wanted = length or 3 * (trained[side] or 0) or DEFAULT_LENGTH
         count = min(wanted, source.max_positions)
-        table = _table(source, parts, count, stack.padding_idx)
-        tracks += [
-            Track(name, number, stream, trained[side], table[:, i, j])
+        rows = _rows(source, parts, count, stack.padding_idx)
+        tables += [
+            PositionTable(name, number, stream, trained[side], rows[:, i, j])
             for j, number in enumerate(numbers)
             for i, stream in enumerate(streams)
         ]
-        if len(table) < wanted:
-            reason = "the flow is not finite past" if len(table) < count else "the table ends after"
-            of = f"{len(table)} of {wanted} positions"
-            notes.append(f"{name}, {', '.join(streams)}: {reason} {of}")
-    return tracks
+        if len(rows) < wanted:
+            reason = "the flow is not finite past" if len(rows) < count else "the table ends after"
+            lengths = f"{len(rows)} of {wanted} positions"
+            notes.append(f"{name}, {', '.join(streams)}: {reason} {lengths}")
+    return tables
 
 
-def _table(source: Any, parts: Sequence[Any], count: int, padding_idx: int) -> Tensor:
+def _rows(source: Any, parts: Sequence[Any], count: int, padding_idx: int) -> Tensor:
     """Compute rows 0 .. N - 1 as the stack reads them, [N, S, L, C]; fewer if a flow does not stay finite.
 
     They are float64, because the norm of a very large row would overflow float32.
@@ -173,4 +173,4 @@ def _table(source: Any, parts: Sequence[Any], count: int, padding_idx: int) -> T
     except FloatingPointError as error:
         if count < 4:
             raise CheckpointError(str(error)) from None
-        return _table(source, parts, count * 7 // 8, padding_idx)
+        return _rows(source, parts, count * 7 // 8, padding_idx)

@@ -38,7 +38,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch):
-    monkeypatch.setattr(position_figure, "draw", lambda tracks, output, **words: None)
+    monkeypatch.setattr(position_figure, "draw", lambda tables, output, **words: None)
     warnings.simplefilter("ignore")
 
 

@@ -51,4 +51,4 @@ def copy(work, tmp_path):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Skip the drawing of dozens of panels in tests of the measures."""
-    monkeypatch.setattr(position_figure, "draw", lambda tracks, output, **words: None)
+    monkeypatch.setattr(position_figure, "draw", lambda tables, output, **words: None)
