@@ -32,7 +32,7 @@ Key = tuple[str | None, ...]
 _FLOATER = ("floater", None, None)  # its runs in Table 6 are those of its cell in Table 2
 
 
-class Scored(NamedTuple):
+class ScoredRun(NamedTuple):
     """A run, and the test set whose scores the tables show."""
 
     run: Run
@@ -69,7 +69,7 @@ class PaperCell:
     """A number of the paper, and the runs with its setting."""
 
     paper: float
-    runs: list[Scored] = field(default_factory=list)
+    runs: list[ScoredRun] = field(default_factory=list)
 
     @property
     def is_papers_test(self) -> bool:
@@ -188,12 +188,12 @@ class PaperTables:
         keys = _keys(run)
         if isinstance(keys, str):
             return keys
-        scored, cells = Scored(run, name), [self.cells[key] for key in keys]
+        scored, cells = ScoredRun(run, name), [self.cells[key] for key in keys]
         for other in (other for cell in cells for other in cell.runs):
             if scored.text != other.text:
                 return f"has other data than {other.run.name} in its cell"
             if run.seed == other.run.seed:
-                return f"seed {run.seed} of its cell is already {other.run.name}"
+                return f"its cell already has seed {run.seed}, of {other.run.name}"
         for cell in cells:
             cell.runs.append(scored)
         return None

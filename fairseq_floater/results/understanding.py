@@ -33,7 +33,7 @@ _TABLES = (
 )
 
 
-class Key(NamedTuple):
+class CellKey(NamedTuple):
     """The model size, system, task and score that a number of the tables is for."""
 
     size: str
@@ -95,7 +95,7 @@ class UnderstandingTables:
     """Tables 3 to 5 as far as runs exist, and the masked-LM stages."""
 
     folder: str
-    cells: dict[Key, SeedScores]
+    cells: dict[CellKey, SeedScores]
     stages: list[MaskedLmStage]
     updates: dict[str, str]  # size and task -> updates per epoch, ours and the recipe's
     outside: list[tuple[str, str]] = field(default_factory=list)  # run, and why it is in no table
@@ -115,7 +115,7 @@ class UnderstandingTables:
         for (other, task), systems in TABLES_345.items():
             for system in systems if other == size else ():
                 for name in _names(task):
-                    key = Key(size, system, task, name)
+                    key = CellKey(size, system, task, name)
                     self.cells[key] = SeedScores(key.paper)
 
     def add(self, path: Path, record: dict[str, Any]) -> None:
@@ -124,19 +124,17 @@ class UnderstandingTables:
         size, system, task = (settings[key] for key in ("size", "system", "task"))
         shape = {f"{name}?": NUMBER for name in _names(task)}
         scores = read_json(file, shape) if file.is_file() else {}
-        first = self.cells.get(Key(size, system, task, _names(task)[0]))
+        first = self.cells.get(CellKey(size, system, task, _names(task)[0]))
         if scores and first and settings["seed"] in first.scores:
-            self.outside.append(
-                (str(path), f"seed {settings['seed']} of its cell is there already")
-            )
+            self.outside.append((str(path), f"its cell already has seed {settings['seed']}"))
             return
-        sized = scores.get("total", scores.get("n")) == published_size(task)
+        is_papers_set = scores.get("total", scores.get("n")) == published_size(task)
         for name in _names(task):
-            key = Key(size, system, task, name)
+            key = CellKey(size, system, task, name)
             cell = self.cells.setdefault(key, SeedScores(key.paper))
             if name in scores:
                 cell.scores[settings["seed"]] = float(scores[name])
-                cell.is_papers_set &= sized
+                cell.is_papers_set &= is_papers_set
                 cell.chance = chance_level(path.parents[2] / "data" / task, task, name)
         updates, recipe = record.get("updates_an_epoch"), settings.get("recipe_updates")
         if updates and recipe:
@@ -170,7 +168,7 @@ class UnderstandingTables:
         rows = []
         for size in dict.fromkeys(key.size for key in keys):
             for system in dict.fromkeys(key.system for key in keys if key.size == size):
-                cells = [self.cells.get(Key(size, system, *column)) for column in columns]
+                cells = [self.cells.get(CellKey(size, system, *column)) for column in columns]
                 if any(cell and cell.scores for cell in cells):
                     rows.append([size, system, *(c.format() if c else "" for c in cells)])
             level = [self._chance(size, *column) for column in columns]
@@ -179,8 +177,8 @@ class UnderstandingTables:
         return markdown_table(["size", "system", *heads], rows)
 
     def _chance(self, size: str, task: str, name: str) -> float | None:
-        place = (size, task, name)
-        levels = (c.chance for k, c in self.cells.items() if (k.size, k.task, k.name) == place)
+        column = (size, task, name)
+        levels = (c.chance for k, c in self.cells.items() if (k.size, k.task, k.name) == column)
         return next((level for level in levels if level is not None), None)
 
     def _stages(self) -> list[str]:
@@ -210,12 +208,12 @@ def _head(task: str, name: str) -> str:
 
 def collect_understanding(folder: str | os.PathLike[str]) -> UnderstandingTables | None:
     """Read every fine-tuning below ``folder``; None if there is none and no masked-LM stage."""
-    place = Path(folder).resolve()  # the parents of "." have no names
-    places = [place, *place.glob("*/")]
-    paths = {path.parent for place in places for path in place.glob(f"*/seed-*/{RECORD}")}
+    root = Path(folder).resolve()  # the parents of "." have no names
+    folders = [root, *root.glob("*/")]
+    paths = {path.parent for parent in folders for path in parent.glob(f"*/seed-*/{RECORD}")}
     records = {path: RunFolder(path).read() for path in sorted(paths)}
     runs = {path: record for path, record in records.items() if _is_finetuning(record["settings"])}
-    stages = list(_stages(places))
+    stages = list(_stages(folders))
     if not runs and not stages:
         return None
     tables = UnderstandingTables(str(folder), {}, stages, {})
@@ -235,14 +233,14 @@ def _names(task: str) -> tuple[str, ...]:
     return (*names, *_BEST) if TASKS[task].version == "2.0" else names
 
 
-def _stages(places: Iterable[Path]) -> Iterator[MaskedLmStage]:
-    for path in sorted({path for place in places for path in place.glob("*/before.json")}):
+def _stages(folders: Iterable[Path]) -> Iterator[MaskedLmStage]:
+    for path in sorted({path for parent in folders for path in parent.glob("*/before.json")}):
         settings = RunFolder(path.parent).read()["settings"]
         before, after = read_json(path, _LOSSES), path.with_name("after.json")
         if "bins" in before:
             system = settings.get("system", path.parent.name)
-            done = read_json(after, _LOSSES) if after.is_file() else None
-            yield MaskedLmStage(path.parent.parent.name, system, before, done)
+            loss_after = read_json(after, _LOSSES) if after.is_file() else None
+            yield MaskedLmStage(path.parent.parent.name, system, before, loss_after)
 
 
 def published_size(task: str) -> int:

@@ -132,7 +132,7 @@ def test_the_same_seed_of_another_experiment_is_no_second_seed(tmp_path):
         save_run(tmp_path / name / "floater-all-qkv", bleu)
     tables = collect_paper_tables(tmp_path)
     assert tables.to_json_dict()["outside"] == [
-        {"run": "b/floater-all-qkv", "reason": "seed 1 of its cell is already a/floater-all-qkv"}
+        {"run": "b/floater-all-qkv", "reason": "its cell already has seed 1, of a/floater-all-qkv"}
     ]
     assert "20.00" in tables.format_text() and "30.00" not in tables.format_text()
 

@@ -9,7 +9,7 @@ from fairseq_floater.experiments.paper_numbers import TABLES_345
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.results.cli import Joined
 from fairseq_floater.results.understanding import (
-    Key,
+    CellKey,
     chance_level,
     collect_understanding,
     published_size,
@@ -39,7 +39,7 @@ def stage(work, name, after=True):
 
 
 def cell(tables, *key):
-    return tables.cells[Key(*key)]
+    return tables.cells[CellKey(*key)]
 
 
 def test_a_cell_has_median_and_range_of_its_seeds(tmp_path):
@@ -100,13 +100,13 @@ def test_chance_is_the_most_frequent_answer(tmp_path):
     assert [line.split(" | ")[-1] for line in text.splitlines() if "chance |" in line] == ["66.7 |"]
 
 
-def test_a_seed_that_is_there_already_replaces_nothing(tmp_path):
+def test_a_second_run_of_a_seed_replaces_nothing(tmp_path):
     finetuning(tmp_path, "base", "rte", "floater", 1, score=77.0, n=277)
     (tmp_path / "roberta_base").rename(tmp_path / "a")
     folder = finetuning(tmp_path, "base", "rte", "floater", 1, score=60.0, n=277)
     tables = collect_understanding(tmp_path)
     assert cell(tables, "base", "floater", "rte", "score").scores == {"1": 77.0}
-    reason = "seed 1 of its cell is there already"
+    reason = "its cell already has seed 1"
     assert f"Not in a table: {folder}: {reason}" in tables.format_text()
     both = Joined([tables, tables]).to_json_dict()["outside"]
     assert both == 2 * [{"run": str(folder), "reason": reason}]
