@@ -13,7 +13,7 @@ from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, WithoutTable
 from fairseq_floater.position_encoders.options import Option
-from fairseq_floater.position_encoders.transforms import At
+from fairseq_floater.position_encoders.transforms import Positions
 
 
 class Interpolated(torch.autograd.Function):
@@ -125,5 +125,5 @@ class CopePositions(WithoutTable):
         ),
     )
 
-    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+    def prepare(self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         return [(at.distances[:, None],)] * len(blocks)

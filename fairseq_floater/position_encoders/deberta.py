@@ -16,7 +16,7 @@ from fairseq_floater.position_encoders.in_attention import AttentionPart, Attent
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import HIDDEN, HIDDEN_STREAMS
 from fairseq_floater.position_encoders.sinusoidal import SinusoidalPositions
-from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
+from fairseq_floater.position_encoders.transforms import Places, Positions, gather_rows
 
 # The paper and its code draw P, and project it, with this standard deviation.
 STD = 0.02
@@ -236,7 +236,9 @@ class DebertaPositions(AttentionPositions):
             )
         return (distances.round().long() + self.span).clamp(0, 2 * self.span - 1)
 
-    def prepare(self, at: At, blocks: Sequence[DebertaPart], dtype: torch.dtype) -> list[Tables]:
+    def prepare(
+        self, at: Positions, blocks: Sequence[DebertaPart], dtype: torch.dtype
+    ) -> list[Tables]:
         distances = at.distances / at.rows_per_token
         furthest = (at.num_rows - 1) / at.rows_per_token
         nearest = -furthest
@@ -264,7 +266,7 @@ class DebertaPositions(AttentionPositions):
         return rows, (self.row_numbers(distances) - first).clamp(0, last - first)[:, None]
 
     def input_rows(
-        self, at: At, blocks: Sequence[DebertaPart], dtype: torch.dtype
+        self, at: Positions, blocks: Sequence[DebertaPart], dtype: torch.dtype
     ) -> dict[int, Tensor]:
         if self.sinusoid is None:
             return {}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.in_attention import WithoutTable
 from fairseq_floater.position_encoders.options import Option
-from fairseq_floater.position_encoders.transforms import At
+from fairseq_floater.position_encoders.transforms import Positions
 
 # From the paper: the width of f, the initial c, and a constant that keeps the divisor from 0.
 WIDTH, FIRST_C, EPSILON = 32, 0.1, 1e-6
@@ -61,12 +61,12 @@ class FirePositions(WithoutTable):
         self.c = nn.Parameter(torch.full((1,), FIRST_C))
         self.threshold = nn.Parameter(torch.ones(1))  # l, times the option
 
-    def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+    def logit_bias(self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         with torch.autocast(at.queries.device.type, enabled=False):
             biases = self.of_shares(self.shares(at))
         return biases.to(dtype).permute(0, 3, 1, 2)
 
-    def shares(self, at: At) -> Tensor:
+    def shares(self, at: Positions) -> Tensor:
         """Return sign(d) psi(d) / psi(max(L, i, j)): float32 [B or 1, T, S].
 
         Between -1 and 1, except for tokens that training puts before position 0.

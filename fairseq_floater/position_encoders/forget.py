@@ -17,7 +17,7 @@ from fairseq_floater.position_encoders.in_attention import (
     Gate,
     WithoutTable,
 )
-from fairseq_floater.position_encoders.transforms import At
+from fairseq_floater.position_encoders.transforms import Positions
 
 # Initial bias of the gates: sigmoid(5) is 0.993, so nearly everything is remembered at first.
 FIRST_BIAS = 5.0
@@ -78,7 +78,7 @@ class ForgetPositions(WithoutTable):
     part = ForgetPart
     silent_at_zero = ("gate.weight",)
 
-    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+    def prepare(self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         # Padding in front counts as the first token, other padding as the token before it.
         slots = (at.distances >= 0).sum(-1) - 1
         return [(at.distances[:, None], slots[:, None])] * len(blocks)

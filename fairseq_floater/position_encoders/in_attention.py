@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables
 from fairseq_floater.position_encoders.options import Option
-from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
+from fairseq_floater.position_encoders.transforms import Places, Positions, gather_rows
 
 ATTENTION = "attention"
 BIAS_DIRECTION = Option(
@@ -111,7 +111,7 @@ class AttentionPositions(PositionEncoder):
         }
         return tuple(name for name, paid in is_paid.items() if paid)
 
-    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+    def prepare(self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         """Return each block's tensors for its part's hooks; none unless overridden.
 
         Args:
@@ -121,7 +121,7 @@ class AttentionPositions(PositionEncoder):
         """
         return [()] * len(blocks)
 
-    def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
+    def logit_bias(self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
         """Return a bias that all blocks share, [B or 1, H, T, S]; it is added to the batch's mask."""
         return None
 
@@ -136,7 +136,9 @@ class AttentionPositions(PositionEncoder):
         distances = places.in_tokens(self.anchor.device)
         return torch.stack([distances, -distances][: 1 if self.spec.causal else 2], dim=1)
 
-    def input_rows(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> dict[int, Tensor]:
+    def input_rows(
+        self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype
+    ) -> dict[int, Tensor]:
         """Return rows to add to the input of some blocks, by index in ``blocks``: [T, B or 1, C] each."""
         return {}
 
@@ -164,10 +166,10 @@ class DistanceBias(AttentionPositions):
         sides = self.signed_distances(places).float().unbind(1)
         return torch.stack([self.biases(side) for side in sides], dim=1)  # [N, sides, H]
 
-    def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+    def logit_bias(self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         return self.gathered(self(at.num_rows, blocks, dtype, at.rows_per_token), at)
 
-    def gathered(self, table: Tensor, at: At) -> Tensor:
+    def gathered(self, table: Tensor, at: Positions) -> Tensor:
         """Return the bias of each pair of tokens, [B or 1, H, T, S], from ``table`` [N, sides, H]."""
         rows = gather_rows(table.flatten(0, 1), self.signed_rows(at.distances))
         # Contiguous, because every block reads it in this order.

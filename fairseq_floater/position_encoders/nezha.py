@@ -14,7 +14,7 @@ from fairseq_floater.position_encoders.in_attention import AttentionPositions, G
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.shaw import DistanceVectors
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
-from fairseq_floater.position_encoders.transforms import At, Places
+from fairseq_floater.position_encoders.transforms import Places, Positions
 
 
 class NezhaPositions(AttentionPositions):
@@ -60,7 +60,7 @@ class NezhaPositions(AttentionPositions):
         from_query = -self.signed_distances(places)  # j - i
         return interleaved_sinusoid(from_query, self.spec.head_dim)
 
-    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+    def prepare(self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         furthest = at.num_rows - 1
         if self.spec.options["nezha_clip"]:
             furthest = min(furthest, self.spec.options["nezha_clip"] * at.rows_per_token)

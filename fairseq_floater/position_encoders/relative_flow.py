@@ -39,7 +39,7 @@ from fairseq_floater.position_encoders.rotation_flow import (
     largest_frequency,
 )
 from fairseq_floater.position_encoders.shaw import DistanceVectors
-from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
+from fairseq_floater.position_encoders.transforms import Places, Positions, gather_rows
 from fairseq_floater.position_encoders.xl import DistanceScores, XlPart
 
 # tau = ln(1 + |d|).
@@ -189,7 +189,7 @@ class DistanceFlow(DistanceScores):
         rows = self.trajectories(r0, distances).permute(0, 3, 1, 2, 4)[: places.count]
         return self.projected(rows[:, :, 0, 0], blocks) if self.form == XL else rows
 
-    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+    def prepare(self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         if self.form == XL:
             return super().prepare(at, blocks, dtype)
         distances = (at.distances / at.rows_per_token).round().long()

@@ -14,7 +14,7 @@ from fairseq_floater.position_encoders.in_attention import AttentionPart, Attent
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.segments import SEGMENTS
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
-from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
+from fairseq_floater.position_encoders.transforms import Places, Positions, gather_rows
 
 VALUES = Option("--rope-values", False, "turn values too: the output sees absolute positions", bool)
 
@@ -172,7 +172,7 @@ class RopePositions(AttentionPositions):
             return FarRopePart(block_index, self.spec)
         return super().build_block(block_index)
 
-    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+    def prepare(self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         tables = self._tables(at, at.queries, blocks, dtype)
         of_keys = self._tables(at, at.keys, blocks, dtype) if self.spec.crosses else []
         if at.law is not None and at.law.changes_distances:
@@ -184,7 +184,7 @@ class RopePositions(AttentionPositions):
         return [[*tables, *of_keys]] * len(blocks)
 
     def _tables(
-        self, at: At, positions: Tensor, blocks: Sequence[Any], dtype: torch.dtype
+        self, at: Positions, positions: Tensor, blocks: Sequence[Any], dtype: torch.dtype
     ) -> list[Tensor]:
         """Return the :meth:`turns` at ``positions`` [B or 1, T]: [B or 1, 1, T, R / 2] each."""
         frequencies = at.frequencies(self._frequencies)
@@ -198,7 +198,9 @@ class RopePositions(AttentionPositions):
             rows = (rows * at.law.temperature(at.lengths)[..., None, None].sqrt()).to(dtype)
         return list(rows[:, None].unbind(-2))
 
-    def input_rows(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> dict[int, Tensor]:
+    def input_rows(
+        self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype
+    ) -> dict[int, Tensor]:
         if at.inside is None:
             return {}
         return {0: interleaved_sinusoid(at.inside.T.double(), self.spec.dim).to(dtype)}

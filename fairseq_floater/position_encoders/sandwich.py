@@ -17,7 +17,7 @@ from fairseq_floater.position_encoders.in_attention import (
     directed,
 )
 from fairseq_floater.position_encoders.sinusoidal import pair_frequencies
-from fairseq_floater.position_encoders.transforms import At
+from fairseq_floater.position_encoders.transforms import Positions
 
 # Pairs of sine and cosine. The paper's sinusoid has a width of 128 for any width of the model.
 PAIRS = 64
@@ -55,7 +55,7 @@ class SandwichPositions(DistanceBias):
 
         return directed(products, distances, self.spec)
 
-    def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+    def logit_bias(self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         table = self(at.num_rows, blocks, dtype, at.rows_per_token)
         # Keys that a head must not see stay hidden at any value of the gate. (The comparison is with half
         # of the constant, because bfloat16 rounds it up.)

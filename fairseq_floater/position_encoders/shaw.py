@@ -13,7 +13,7 @@ from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.options import ON_OFF, Option
-from fairseq_floater.position_encoders.transforms import At, Places
+from fairseq_floater.position_encoders.transforms import Places, Positions
 
 
 class DistanceVectors(AttentionPart):
@@ -122,7 +122,9 @@ class ShawPositions(AttentionPositions):
     def rows(self, places: Places, blocks: Sequence[ShawPart]) -> Tensor:
         return torch.stack([block.stacked() for block in blocks], dim=1).float()
 
-    def prepare(self, at: At, blocks: Sequence[ShawPart], dtype: torch.dtype) -> list[Tables]:
+    def prepare(
+        self, at: Positions, blocks: Sequence[ShawPart], dtype: torch.dtype
+    ) -> list[Tables]:
         clip = self.spec.options["shaw_clip"]
         offsets = -(at.distances / at.rows_per_token).round().long()  # j - i
         # A decoder does not see later keys, so any row will do for them.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.options import CONCAT, MULTIPLY
-from fairseq_floater.position_encoders.transforms import At, gather_rows
+from fairseq_floater.position_encoders.transforms import Positions, gather_rows
 
 HIDDEN, QKV = "hidden", "qkv"
 HIDDEN_STREAMS = ("hidden",)
@@ -72,7 +72,7 @@ class PositionSignal(PositionEncoder):
                 self.joint.weight.copy_(torch.eye(spec.dim).repeat(1, 2))
                 self.joint.bias.zero_()
 
-    def token_rows(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
+    def token_rows(self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
         """Return a row for each query, sentence by sentence, [B * T, S, L, C]; None: use the table's rows."""
         return None
 

@@ -12,7 +12,7 @@ from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec
 from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.segments import SEGMENTS
 from fairseq_floater.position_encoders.signal import PositionSignal
-from fairseq_floater.position_encoders.transforms import At, Places
+from fairseq_floater.position_encoders.transforms import Places, Positions
 
 
 def sinusoid_rows(num_positions: int, dim: int, padding_idx: int) -> Tensor:
@@ -135,7 +135,7 @@ class SinusoidalPositions(PositionSignal):
         return self._of_blocks(sinusoid, blocks)
 
     def token_rows(
-        self, at: At, blocks: Sequence[BlockPositions], dtype: torch.dtype
+        self, at: Positions, blocks: Sequence[BlockPositions], dtype: torch.dtype
     ) -> Tensor | None:
         if at.inside is None:
             return None

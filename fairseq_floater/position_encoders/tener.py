@@ -14,7 +14,7 @@ from fairseq_floater.position_encoders.in_attention import AttentionPositions, G
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import turn_pairs
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
-from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
+from fairseq_floater.position_encoders.transforms import Places, Positions, gather_rows
 from fairseq_floater.position_encoders.xl import QueryBiases, scored
 
 # c of `--tener-scale`: logits are divided by c sqrt(D); None: not divided.
@@ -124,7 +124,7 @@ class TenerPositions(AttentionPositions):
     def rows(self, places: Places, blocks: Sequence[Any]) -> Tensor:
         return interleaved_sinusoid(places.in_tokens(self.anchor.device), self.spec.head_dim)
 
-    def prepare(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
+    def prepare(self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype) -> list[Tables]:
         table = self(at.num_rows, blocks, dtype, at.rows_per_token)
         options, frequencies = self.spec.options, at.frequencies(self._frequencies)
         if at.law is not None and at.law.changes_distances:

@@ -63,7 +63,7 @@ class Places:
         return (numbers - self.before) / self.per_token
 
 
-class At(NamedTuple):
+class Positions(NamedTuple):
     """Hold the positions of queries and keys, in units of 1 / ``rows_per_token`` of a token.
 
     Attributes:
@@ -107,7 +107,7 @@ class At(NamedTuple):
         return self.law.frequencies(trained().double(), self.lengths)
 
     @property
-    def query_places(self) -> Tensor:
+    def query_positions(self) -> Tensor:
         """Return the queries' positions in tokens; an unmoved first token has 0: float32 [B or 1, T]."""
         return (self.queries - self.rows_before) / self.rows_per_token
 
@@ -178,7 +178,7 @@ class Tokens:
         """Return whether slot i of every sentence may have row i; nothing reads padding after a sentence."""
         return self.padding_behind and not self.last_only and self.warp is None
 
-    def at(self, use_slots: bool) -> At:
+    def at(self, use_slots: bool) -> Positions:
         """Return the tokens' positions; with ``use_slots``, their slots if padding is only at the ends.
 
         Without padding, one row of positions serves all sentences.
@@ -196,9 +196,9 @@ class Tokens:
             rows_per_token = self.warp.rows_per_token
         asked = slice(-1, None) if self.last_only else slice(None)
         inside = None if inside is None else inside[:, asked]
-        return At(keys[:, asked], keys, num_rows, rows_per_token, before, inside)
+        return Positions(keys[:, asked], keys, num_rows, rows_per_token, before, inside)
 
-    def facing(self, source: Tokens, ratio: float) -> At:
+    def facing(self, source: Tokens, ratio: float) -> Positions:
         """Return the positions of these target tokens as queries, and of ``source``'s tokens as keys.
 
         Target token i has position ``ratio`` i, rounded if the table has no row there.
@@ -213,4 +213,6 @@ class Tokens:
         if times != 1:
             queries = ((queries - before).double() * times).round().long() + before
         last = max(math.ceil((target.num_rows - 1) * times), (keys.num_rows - 1) * parts)
-        return At(queries, keys.keys * parts, last + 1, target.rows_per_token * parts, before)
+        return Positions(
+            queries, keys.keys * parts, last + 1, target.rows_per_token * parts, before
+        )

@@ -15,7 +15,7 @@ from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_at
 from fairseq_floater.position_encoders.t5 import T5Positions
-from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
+from fairseq_floater.position_encoders.transforms import Places, Positions, gather_rows
 
 # Initial standard deviation of the learned p, as in the authors' code.
 STD = 0.02
@@ -95,7 +95,7 @@ class TupePositions(T5Positions):
         of_queries = of_queries * (2 * spec.head_dim) ** -0.5
         return torch.cat([betas.flatten(1), of_queries, of_keys], dim=1)[:, None]
 
-    def logit_bias(self, at: At, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
+    def logit_bias(self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         table = self(at.num_rows, blocks, dtype, at.rows_per_token)[:, 0]
         rows = table[:, -2 * self.spec.dim :]
         q, k = (

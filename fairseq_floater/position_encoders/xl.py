@@ -16,7 +16,7 @@ from fairseq_floater.position_encoders.in_attention import (
 )
 from fairseq_floater.position_encoders.options import ON_OFF, Option
 from fairseq_floater.position_encoders.sinusoidal import interleaved_sinusoid, pair_frequencies
-from fairseq_floater.position_encoders.transforms import At, Places, gather_rows
+from fairseq_floater.position_encoders.transforms import Places, Positions, gather_rows
 
 # Options of these scores, for any rows of distances.
 XL_OPTIONS = (
@@ -97,7 +97,7 @@ class DistanceScores(AttentionPositions):
         """Return the table from the rows [N, sides, C] that the blocks share."""
         return torch.stack([block.projected(rows) for block in blocks], dim=2)
 
-    def prepare(self, at: At, blocks: Sequence[XlPart], dtype: torch.dtype) -> list[Tables]:
+    def prepare(self, at: Positions, blocks: Sequence[XlPart], dtype: torch.dtype) -> list[Tables]:
         spec = self.spec
         table = self(at.num_rows, blocks, dtype, at.rows_per_token).flatten(0, 1)
         columns = self.signed_rows(at.distances)
@@ -176,7 +176,7 @@ class XlPositions(DistanceScores):
         sinusoid = interleaved_sinusoid(distances, self.spec.dim, frequencies)
         return self.projected(self.gate(sinusoid), blocks)
 
-    def prepare(self, at: At, blocks: Sequence[XlPart], dtype: torch.dtype) -> list[Tables]:
+    def prepare(self, at: Positions, blocks: Sequence[XlPart], dtype: torch.dtype) -> list[Tables]:
         frequencies = at.frequencies(self._frequencies)
         if frequencies is None:
             return super().prepare(at, blocks, dtype)

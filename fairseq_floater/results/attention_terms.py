@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import HIDING_BIAS, AttentionPositions
-from fairseq_floater.position_encoders.transforms import At
+from fairseq_floater.position_encoders.transforms import Positions
 from fairseq_floater.results.position_rows import DEFAULT_LENGTH, BlockStream
 from fairseq_floater.transformer.stack_positions import owned_parts
 
@@ -111,13 +111,13 @@ class _Readers:
         keys = torch.arange(count if encoder.spec.causal else 2 * count - 1)[None]
         query = torch.tensor([[count - 1]])
         self.distances = (query - keys)[0].flip(0)
-        at = At(query, keys, keys.size(1))
+        at = Positions(query, keys, keys.size(1))
         shared = encoder.logit_bias(at, parts, torch.float32)
         self.shared = 0.0 if shared is None else shared[0, :, 0].flip(-1)  # [H, M]
         self.of_query = encoder.prepare(at, parts, torch.float32)
         # For turns: queries at places 0 to N - 1, each at its distance from the first token.
         every = torch.arange(count)[None]
-        self.of_all = encoder.prepare(At(every, every, count), parts, torch.float32)
+        self.of_all = encoder.prepare(Positions(every, every, count), parts, torch.float32)
 
     def terms(self, index: int) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield stream, values and image of each term of a part."""

@@ -11,7 +11,7 @@ from fairseq_floater.transformer.blocks import projection_of
 from fairseq_floater.transformer.stack_positions import owned_parts, owning_blocks
 
 
-class Positions(NamedTuple):
+class AttachedEncoder(NamedTuple):
     """A position encoder of a model, and what it acts on.
 
     Attributes:
@@ -35,17 +35,17 @@ class Positions(NamedTuple):
         return [block.encoder_attn if crosses else block.self_attn for block in self.blocks]
 
 
-def positions_of(stacks: Mapping[str, Any]) -> Iterator[Positions]:
+def positions_of(stacks: Mapping[str, Any]) -> Iterator[AttachedEncoder]:
     """Yield every position encoder of ``stacks``, which maps module names to stacks."""
     for name, stack in stacks.items():
         for attribute in ("positions", "source_positions"):
             encoder = getattr(stack, attribute, None)
             if encoder is not None:
                 owners, parts = owning_blocks(stack, attribute), owned_parts(stack, attribute)
-                yield Positions(name, attribute, encoder, parts, owners)
+                yield AttachedEncoder(name, attribute, encoder, parts, owners)
 
 
-def biases_of(positions: Positions) -> Iterator[tuple[Any, Tensor, Tensor]]:
+def biases_of(positions: AttachedEncoder) -> Iterator[tuple[Any, Tensor, Tensor]]:
     """Yield, for each block and stream, the part, p(0), and the bias of the projection that p(0) enters."""
     for part, block in zip(positions.parts, positions.blocks):
         for stream, start in zip(positions.encoder.spec.streams, part.values):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.hooks import Tables, own_bias
 from fairseq_floater.position_encoders.signal import HIDDEN, QKV, PositionSignal
-from fairseq_floater.position_encoders.transforms import At, Tokens
+from fairseq_floater.position_encoders.transforms import Positions, Tokens
 from fairseq_floater.transformer.blocks import (
     PositionBiasedDecoderBlock,
     PositionBiasedEncoderBlock,
@@ -49,7 +49,12 @@ class PreparedSignal(PreparedPositions):
     """
 
     def __init__(
-        self, signal: PositionSignal, table: Tensor, owners: list[nn.Module], tokens: Tokens, at: At
+        self,
+        signal: PositionSignal,
+        table: Tensor,
+        owners: list[nn.Module],
+        tokens: Tokens,
+        at: Positions,
     ):
         flat, biases = table.flatten(1, 2), None  # stream by stream, block by block: [N, S * L, C]
         if signal.spec.target == QKV and not tokens.last_only:

@@ -10,7 +10,7 @@ from oracles import transformers_module
 
 from fairseq_floater.position_encoders.deberta import signed_log_buckets
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
-from fairseq_floater.position_encoders.transforms import At
+from fairseq_floater.position_encoders.transforms import Positions
 
 SHAPE = {
     "hidden_size": one.WIDTH,
@@ -103,7 +103,7 @@ def test_only_rows_within_reach_are_multiplied():
     for side, width in widths.items():
         stack = getattr(model, side)
         whole = torch.arange(5)[None]
-        for at in (At(whole, whole, 5), At(4 * whole, 4 * whole, 18, 4)):
+        for at in (Positions(whole, whole, 5), Positions(4 * whole, 4 * whole, 18, 4)):
             with torch.no_grad():
                 tables = stack.positions.prepare(at, h.parts(stack, "positions"), torch.float32)[0]
             assert [t.size(-1) for t in tables[:2]] == [width, width]
@@ -183,7 +183,7 @@ def test_the_sinusoid_is_stretched_with_the_positions():
     model = h.randomise_positions(
         h.build("deberta", target="attention", deberta_absolute=1, position_stretch="2:2")
     )
-    at = At(8 * torch.arange(5)[None], 8 * torch.arange(5)[None], 34, 4)
+    at = Positions(8 * torch.arange(5)[None], 8 * torch.arange(5)[None], 34, 4)
     blocks = h.parts(model.encoder, "positions")
     rows = model.encoder.positions.input_rows(at, blocks, torch.float32)
     assert list(rows) == [1]

@@ -10,7 +10,7 @@ from input_oracles import fairseqs_sinusoid, passages
 from warped import CAPE, SHAPE, every_continuous, model_of, takes, training_log_probs
 
 from fairseq_floater.position_encoders.kept_table import KeptTable
-from fairseq_floater.position_encoders.transforms import At, Tokens
+from fairseq_floater.position_encoders.transforms import Positions, Tokens
 from fairseq_floater.position_encoders.warp import (
     DrawnWarp,
     EvenSpacing,
@@ -190,7 +190,9 @@ def test_a_token_stands_where_the_draw_says(encoder, target, options, law, monke
 
     def moved(tokens, use_slots):
         queries, keys, count, *rest = at(tokens, use_slots)
-        return At(times * queries + first, times * keys + first, times * count + first, *rest)
+        return Positions(
+            times * queries + first, times * keys + first, times * count + first, *rest
+        )
 
     monkeypatch.setattr(Tokens, "at", moved)
     assert h.difference(found[real], training_log_probs(plain, *batch)[real]) <= h.TOLERANCE

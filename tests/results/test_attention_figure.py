@@ -15,7 +15,7 @@ from fairseq_floater.position_encoders.alibi import slopes
 from fairseq_floater.position_encoders.in_attention import AttentionPart
 from fairseq_floater.position_encoders.rope import RopePart
 from fairseq_floater.position_encoders.t5 import T5Positions, log_buckets
-from fairseq_floater.position_encoders.transforms import At
+from fairseq_floater.position_encoders.transforms import Positions
 from fairseq_floater.results.attention_terms import TERMS, Term, read_terms
 from fairseq_floater.results.position_figure import plot_positions
 
@@ -107,7 +107,7 @@ class Reading(AttentionPart):
 
 
 def test_terms_that_see_tokens_are_read_through_the_hooks(monkeypatch):
-    def prepare(self, at: At, blocks, dtype):
+    def prepare(self, at: Positions, blocks, dtype):
         return [(at.distances[0] + 40,)] * len(blocks)
 
     monkeypatch.setattr(T5Positions, "build_block", lambda self, i: Reading(i, self.spec))
