@@ -15,7 +15,7 @@ from fairseq_floater.position_encoders.base import (
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.rope import turn_pairs
-from fairseq_floater.position_encoders.stage import InputStage, Pass
+from fairseq_floater.position_encoders.stage import ForwardPass, InputStage
 from fairseq_floater.position_encoders.transforms import Tokens
 
 OMEGAS = ("word", "shared", "fixed")
@@ -81,5 +81,5 @@ class ComplexOrderEmbedding(InputStage):
         angles = at.query_positions.T.unsqueeze(-1) * omega
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
-    def change(self, x: Tensor, part: BlockPositions, at: Pass) -> Tensor:
-        return turn_pairs(x, *at.tables)
+    def change(self, x: Tensor, part: BlockPositions, forward_pass: ForwardPass) -> Tensor:
+        return turn_pairs(x, *forward_pass.tables)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.stage import (
+    ForwardPass,
     InputStage,
-    Pass,
     StatefulPart,
     without_gaps,
 )
@@ -64,27 +64,28 @@ class ConvolutionPositions(InputStage):
         ),
     )
 
-    def change(self, x: Tensor, part: ConvolutionPart, at: Pass) -> Tensor:
-        if at.incremental_state is not None:
-            return x + self._one_step(x, part, at)
+    def change(self, x: Tensor, part: ConvolutionPart, forward_pass: ForwardPass) -> Tensor:
+        if forward_pass.incremental_state is not None:
+            return x + self._one_step(x, part, forward_pass)
         reach = self.spec.options["conv_kernel"] - 1
         before = reach if self.spec.causal else reach // 2
 
         def convolved(stream: Tensor) -> Tensor:
             return part(F.pad(stream, (0, 0, 0, 0, before, reach - before)))
 
-        if at.tokens.padding_at_ends:
+        if forward_pass.tokens.padding_at_ends:
             return x + convolved(x)
-        return x + without_gaps(convolved, x, at.tokens.is_padding)
+        return x + without_gaps(convolved, x, forward_pass.tokens.is_padding)
 
-    def _one_step(self, x: Tensor, part: ConvolutionPart, at: Pass) -> Tensor:
+    def _one_step(self, x: Tensor, part: ConvolutionPart, forward_pass: ForwardPass) -> Tensor:
         """Convolve the last token, ``x`` [1, B, C], with the kept inputs, which start as zeros."""
-        assert at.incremental_state is not None
-        before = part.recall(at.incremental_state)
+        assert forward_pass.incremental_state is not None
+        before = part.recall(forward_pass.incremental_state)
         if before is None:
             before = x.new_zeros(self.spec.options["conv_kernel"] - 1, *x.shape[1:])
         window = torch.cat([before, x])  # [K, B, C]
-        kept = window[1:] if at.padded is None else torch.where(at.padded, before, window[1:])
-        part.keep(at.incremental_state, kept)
+        padded = forward_pass.padded
+        kept = window[1:] if padded is None else torch.where(padded, before, window[1:])
+        part.keep(forward_pass.incremental_state, kept)
         convolved: Tensor = part(window)
         return convolved

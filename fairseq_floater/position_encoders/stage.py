@@ -23,7 +23,7 @@ from fairseq_floater.position_encoders.transforms import Tokens, token_positions
 STAGE = "stage"
 
 
-class Pass(NamedTuple):
+class ForwardPass(NamedTuple):
     """Hold a stage's arguments in one forward pass of its stack.
 
     Attributes:
@@ -90,14 +90,14 @@ class InputStage(PositionEncoder):
         """
         return ()
 
-    def enter(self, x: Tensor, part: Any, at: Pass) -> Tensor:
+    def enter(self, x: Tensor, part: Any, forward_pass: ForwardPass) -> Tensor:
         """Return the changed input of the block of ``part``: [T, B, C] -> [T, B, C]."""
-        padded = at.padded
+        padded = forward_pass.padded
         # Padded slots hold values that attention left there. No token and no gradient may see these.
-        return self.change(x if padded is None else x.masked_fill(padded, 0), part, at)
+        return self.change(x if padded is None else x.masked_fill(padded, 0), part, forward_pass)
 
     @abstractmethod
-    def change(self, x: Tensor, part: Any, at: Pass) -> Tensor:
+    def change(self, x: Tensor, part: Any, forward_pass: ForwardPass) -> Tensor:
         """Return the same as :meth:`enter`, given an input that is zero in padded slots."""
 
 

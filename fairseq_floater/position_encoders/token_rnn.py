@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from fairseq_floater.position_encoders.base import EncoderSpec
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.stage import (
+    ForwardPass,
     InputStage,
-    Pass,
     StatefulPart,
     without_gaps,
 )
@@ -60,27 +60,27 @@ class TokenRecurrence(InputStage):
                 if name != "weight_hh_l0":
                     parameter[2 * self.spec.dim :] = 0.0  # torch's order: reset, update, new
 
-    def change(self, x: Tensor, part: StatefulPart, at: Pass) -> Tensor:
-        if at.incremental_state is not None:
-            states = self._one_step(x, part, at)
-        elif at.tokens.padding_behind:
+    def change(self, x: Tensor, part: StatefulPart, forward_pass: ForwardPass) -> Tensor:
+        if forward_pass.incremental_state is not None:
+            states = self._one_step(x, part, forward_pass)
+        elif forward_pass.tokens.padding_behind:
             states = self._states(x)
         else:
-            states = without_gaps(self._states, x, at.tokens.is_padding)
+            states = without_gaps(self._states, x, forward_pass.tokens.is_padding)
         return x + states if self.is_residual else states.to(x.dtype)
 
     def _states(self, x: Tensor) -> Tensor:
         states: Tensor = self.recurrence(x)[0]
         return states
 
-    def _one_step(self, x: Tensor, part: StatefulPart, at: Pass) -> Tensor:
+    def _one_step(self, x: Tensor, part: StatefulPart, forward_pass: ForwardPass) -> Tensor:
         """Return the state after the last token ``x`` [1, B, C], from the kept state: [1, B, C]."""
-        assert at.incremental_state is not None
-        before = part.recall(at.incremental_state)
+        assert forward_pass.incremental_state is not None
+        before = part.recall(forward_pass.incremental_state)
         if before is None:
             before = torch.zeros_like(x)
         state: Tensor = self.recurrence(x, before)[1]
-        if at.padded is not None:
-            state = torch.where(at.padded, before, state)
-        part.keep(at.incremental_state, state)
+        if forward_pass.padded is not None:
+            state = torch.where(forward_pass.padded, before, state)
+        part.keep(forward_pass.incremental_state, state)
         return state

@@ -27,7 +27,7 @@ from fairseq_floater.position_encoders.none import NoPositions
 from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.registry import block_numbers, check_depth, layer_numbers
 from fairseq_floater.position_encoders.shared_options import has_positions
-from fairseq_floater.position_encoders.stage import InputStage, Pass
+from fairseq_floater.position_encoders.stage import ForwardPass, InputStage
 from fairseq_floater.position_encoders.transforms import Tokens
 from fairseq_floater.transformer.masks import summed
 from fairseq_floater.transformer.prepared import PreparedPositions, PreparedSignal
@@ -189,14 +189,14 @@ class PreparedAttention(PreparedPositions):
 class PreparedStage(PreparedPositions):
     """Run a stage before the blocks that have a part of it."""
 
-    def __init__(self, stage: InputStage, parts: dict[int, nn.Module], at: Pass):
+    def __init__(self, stage: InputStage, parts: dict[int, nn.Module], forward_pass: ForwardPass):
         self._stage = stage
         self._parts = parts  # by id of the block
-        self._at = at
+        self._forward_pass = forward_pass
 
     def enter(self, x: Tensor, block: nn.Module) -> Tensor:
         part = self._parts.get(id(block))
-        return x if part is None else self._stage.enter(x, part, self._at)
+        return x if part is None else self._stage.enter(x, part, self._forward_pass)
 
 
 def prepare(
@@ -230,8 +230,9 @@ def prepare(
     if isinstance(encoder, InputStage):
         assert words is not None
         in_stream = words[:, -1:] if tokens.last_only else words
-        at_stage = Pass(tokens, encoder.prepare(in_stream, tokens, dtype), incremental_state)
-        return PreparedStage(encoder, {id(b): p for b, p in zip(owners, parts)}, at_stage)
+        prepared = encoder.prepare(in_stream, tokens, dtype)
+        forward_pass = ForwardPass(tokens, prepared, incremental_state)
+        return PreparedStage(encoder, {id(b): p for b, p in zip(owners, parts)}, forward_pass)
     if facing is None:
         at = tokens.at(use_slots=encoder.is_relative(encoder.spec.options))
     else:

@@ -4,7 +4,7 @@ import helpers as h
 import pytest
 import torch
 
-from fairseq_floater.position_encoders.stage import Pass
+from fairseq_floater.position_encoders.stage import ForwardPass
 from fairseq_floater.position_encoders.transforms import Tokens
 
 # Which of a sentence's 10 slots are padding.
@@ -35,7 +35,7 @@ class Stream:
         tokens = Tokens.read(is_padding, last_only=state is not None)
         in_stream = words[:, -1:] if state is not None else words
         tables = self.stage.prepare(in_stream, tokens, torch.float32)
-        return self.stage.enter(x, self.part, Pass(tokens, tables, state))
+        return self.stage.enter(x, self.part, ForwardPass(tokens, tables, state))
 
     def whole(self):
         return self.enter(self.words, self.is_padding, self.x)
@@ -66,7 +66,7 @@ def test_no_gradient_sees_what_stands_in_padded_slots(encoder, blocks, target):
         stream = Stream(stack)
         tokens = Tokens.read(stream.is_padding)
         tables = stream.stage.prepare(stream.words, tokens, torch.float32)
-        entered = stream.stage.enter(stream.x, stream.part, Pass(tokens, tables))
+        entered = stream.stage.enter(stream.x, stream.part, ForwardPass(tokens, tables))
         entered[~stream.is_padding.T].square().sum().backward()
         own = [*stream.stage.parameters(), *stream.part.parameters()]
         assert own and all(p.grad.isfinite().all() and p.grad.any() for p in own)
