@@ -18,7 +18,7 @@ _LR_SCALE_BECOMES = {
 }
 
 
-def of_fairseqs_options(args: Any) -> Iterator[str]:
+def fairseq_option_faults(args: Any) -> Iterator[str]:
     if getattr(args, "base_layers", 0):
         yield (
             f"`--base-layers` must be 0, but is {args.base_layers} instead: a BASE layer is not a "
@@ -62,7 +62,7 @@ def of_fairseqs_options(args: Any) -> Iterator[str]:
         )
 
 
-def of_one_stack(args: Any) -> Iterator[str]:
+def one_stack_faults(args: Any) -> Iterator[str]:
     for name in ("mha_heads_to_keep", "ffn_blocks_to_remove"):
         value = getattr(args, name, -1)
         if value != -1:

@@ -17,7 +17,7 @@ from fairseq_floater.position_encoders.eval_law import (
     YARN,
     EvalLaw,
 )
-from fairseq_floater.position_encoders.fairseq_rules import of_fairseqs_options, of_one_stack
+from fairseq_floater.position_encoders.fairseq_rules import fairseq_option_faults, one_stack_faults
 from fairseq_floater.position_encoders.options import ADD, MULTIPLY
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS, encoder_class
 from fairseq_floater.position_encoders.shared_options import (
@@ -57,21 +57,21 @@ def refuse(
         stacks: number of stacks of the model; None: do not check fairseq's options.
     """
     messages = chain(
-        _of_positions(args, encoder),
-        _of_attention(args, encoder),
-        _of_cross_attention(args, encoder, options),
-        _of_segments(args, options, law),
-        _of_evaluation(args, encoder, options),
-        of_fairseqs_options(args) if stacks else (),
-        of_one_stack(args) if stacks == ONE_STACK else (),
-        () if law is None else _of_moved_positions(args, encoder, options, law),
+        _position_faults(args, encoder),
+        _attention_faults(args, encoder),
+        _cross_attention_faults(args, encoder, options),
+        _segment_faults(args, options, law),
+        _evaluation_faults(args, encoder, options),
+        fairseq_option_faults(args) if stacks else (),
+        one_stack_faults(args) if stacks == ONE_STACK else (),
+        () if law is None else _moved_position_faults(args, encoder, options, law),
         encoder.faults(options, args.position_target),
     )
     for message in messages:
         raise ValueError(message)
 
 
-def _of_positions(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
+def _position_faults(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
     name, target = args.position_encoder, args.position_target
     if target not in encoder.targets:
         yield (
@@ -109,16 +109,17 @@ def _of_positions(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
         yield (
             f"`--position-combine` must be add with --position-encoder {name} and "
             f"--position-target {target}, but is {args.position_combine} instead: only the "
-            f"rows of a signal ({_able('combines')}) of target hidden meet a block's input."
+            f"rows of a signal ({_encoders_with('combines')}) of target hidden meet a block's input."
         )
 
 
-def _able(attribute: str, value: bool = True) -> str:
+def _encoders_with(attribute: str, value: bool = True) -> str:
+    """Return the names of the encoders whose class has this value of ``attribute``, for a message."""
     classes = POSITION_ENCODERS.items()
     return ", ".join(name for name, cls in classes if getattr(cls, attribute) == value)
 
 
-def _of_moved_positions(
+def _moved_position_faults(
     args: Any, encoder: type[PositionEncoder], options: dict[str, Any], law: WarpLaw
 ) -> Iterator[str]:
     """Refuse moved positions that the encoder does not have, or that would change nothing."""
@@ -127,7 +128,7 @@ def _of_moved_positions(
         phrase = encoder.describe(options, args.position_target)
         details = f" ({phrase})" if encoder.continuous else ""
         yield (
-            f"`{given[0]}` needs positions between two tokens ({_able('continuous')}), but "
+            f"`{given[0]}` needs positions between two tokens ({_encoders_with('continuous')}), but "
             f"--position-encoder is {name}{details} instead."
         )
     if law.random is not None and len(given) > 1:
@@ -159,7 +160,7 @@ def _of_moved_positions(
         )
 
 
-def _of_segments(args: Any, options: dict[str, Any], law: WarpLaw | None) -> Iterator[str]:
+def _segment_faults(args: Any, options: dict[str, Any], law: WarpLaw | None) -> Iterator[str]:
     """Refuse segments without a separator, an encoder that counts none, and training that moves positions."""
     if args.position_segments and "position_segments" not in options:
         yield (
@@ -176,7 +177,7 @@ def _of_segments(args: Any, options: dict[str, Any], law: WarpLaw | None) -> Ite
         yield f"`{flag}` must not come with `{moving}`: the data give the positions."
 
 
-def _of_attention(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
+def _attention_faults(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
     if args.attention_kind != LINEAR:
         for option in LINEAR_OPTIONS:
             if getattr(args, option.dest) != option.default:
@@ -187,12 +188,13 @@ def _of_attention(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
     elif encoder.needs_logits:
         yield (
             f"`--attention-kind` must be softmax with --position-encoder {encoder.name}, which acts on "
-            f"logits, but is linear instead: it forms none, and takes {_able('needs_logits', False)}."
+            "logits, but is linear instead: linear attention has no logits. It takes "
+            f"{_encoders_with('needs_logits', False)}."
         )
     elif args.attention_log_length:
         yield (
             "`--attention-log-length` must be 0 with `--attention-kind linear`, but is "
-            f"{args.attention_log_length:g} instead: linear attention forms no logits."
+            f"{args.attention_log_length:g} instead: linear attention has no logits."
         )
     elif getattr(args, "cross_self_attention", False):
         yield (
@@ -201,7 +203,7 @@ def _of_attention(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:
         )
 
 
-def _of_cross_attention(
+def _cross_attention_faults(
     args: Any, encoder: type[PositionEncoder], options: dict[str, Any]
 ) -> Iterator[str]:
     ratio = args.position_cross_ratio
@@ -239,7 +241,7 @@ def _of_cross_attention(
         )
 
 
-def _of_evaluation(
+def _evaluation_faults(
     args: Any, encoder: type[PositionEncoder], options: dict[str, Any]
 ) -> Iterator[str]:
     law = EvalLaw.read(args)
@@ -257,7 +259,7 @@ def _of_evaluation(
     elif law.kind == INTERPOLATE and args.position_cross_ratio * INTERPOLATED_ROWS_PER_TOKEN % 1:
         reason = "positions would be rounded twice with this `--position-cross-ratio`"
     elif law.changes_frequencies and not encoder.has_frequencies:
-        reason = f"only {_able('has_frequencies')} have the frequencies that it changes"
+        reason = f"only {_encoders_with('has_frequencies')} have the frequencies that it changes"
     elif law.changes_distances and not counts:
         reason = "it does not read its logits from a table of distances alone"
     elif args.attention_kind == LINEAR and (law.kind == YARN or not law.reads_lengths):
