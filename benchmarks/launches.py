@@ -62,11 +62,11 @@ def engines_of_a_gpu(model: Any) -> Iterator[None]:
     before, auto.CANDIDATES["cpu"] = auto.CANDIDATES["cpu"], auto.CANDIDATES["cuda"]
     for solver in solvers:
         solver.forget()
-        solver.record.look = False
+        solver.record.check_each = False
     try:
         yield
     finally:
         auto.CANDIDATES["cpu"] = before
         for solver in solvers:
             solver.forget()
-            solver.record.look = None
+            solver.record.check_each = None

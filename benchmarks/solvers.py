@@ -106,7 +106,7 @@ class _Trial:
 
         ``record`` learns what the parallel engine needs, as in training.
         """
-        flow, measured = (self.dynamics, self.p0), SolveRecord(look=True)
+        flow, measured = (self.dynamics, self.p0), SolveRecord(check_each=True)
         try:
             solved = self.solved(*flow, solver=solver, step_size=step, record=measured)
             record.learn(measured)

@@ -113,7 +113,9 @@ def choose(
     p0 = p0.detach().requires_grad_(p0.requires_grad)
     inputs = [x for x in (p0, *dynamics.parameters()) if training and x.requires_grad]
     windows = _windows(len(times)) if inputs else [len(times)]  # no row's error depends on others
-    records: dict[tuple[str, float], SolveRecord] = defaultdict(partial(SolveRecord, look=True))
+    records: dict[tuple[str, float], SolveRecord] = defaultdict(
+        partial(SolveRecord, check_each=True)
+    )
 
     @cache
     def solution(solver: str, step: float, rows: int) -> _Solution:

@@ -186,7 +186,7 @@ class FlowSolver:
         engine = {"solver": solver, "step_size": step, "gradient": gradient}
         # A solve by torchdiffeq costs as much as many updates, so its error is measured once.
         if training and (self.error is None or solver not in TORCHDIFFEQ_SOLVERS):
-            record = SolveRecord(look=True)
+            record = SolveRecord(check_each=True)
             error = step_halving_error(dynamics, p0, times, **engine, record=record)
             self.record.learn(record)
             # If RK4 stood in, the error was RK4's.

@@ -23,7 +23,7 @@ class SolveRecord:
         wide: whether the parallel engine then uses long segments.
         iterations_needed: most iterations that a segment needed when each residual was checked.
         wide_converged: whether long segments then converged.
-        look: whether to check the residual after each iteration; None: only if that costs no time.
+        check_each: whether to check the residual after each iteration; None: only if that costs no time.
     """
 
     solves: int = 0
@@ -35,7 +35,7 @@ class SolveRecord:
     wide: bool = True
     iterations_needed: int = 0
     wide_converged: bool = True
-    look: bool | None = None
+    check_each: bool | None = None
 
     def add(self, evaluations: int) -> None:
         self.solves += 1

@@ -57,7 +57,7 @@ def by_plain_iteration(dynamics, p0, times, step, steps):
 @pytest.mark.parametrize("wide", [True, False])
 def test_collocation_solves_its_equations_and_their_gradient(times, wide):
     dynamics, p0 = weak_flow(dim=4, rows=(2,))
-    record = SolveRecord(iterations=20, look=False, wide=wide)
+    record = SolveRecord(iterations=20, check_each=False, wide=wide)
     values = solve_collocation(dynamics, p0, times, 0.4, record)
     expected = by_plain_iteration(dynamics, p0, times, 0.4, steps=64 if wide else 16)
     weights = torch.sin(torch.arange(values.numel(), dtype=values.dtype)).view_as(values)
@@ -93,19 +93,19 @@ def test_a_gradient_that_does_not_converge_is_rk4s(monkeypatch):
     torch.testing.assert_close(gradient, expected)
 
 
-def in_one_look(iterations):
-    return SolveRecord(iterations=iterations, look=False)
+def without_checks(iterations):
+    return SolveRecord(iterations=iterations, check_each=False)
 
 
-def test_as_many_iterations_as_were_needed_give_the_same_without_looking():
+def test_as_many_iterations_as_were_needed_give_the_same_without_checks():
     dynamics, p0 = named_flow("linear")
     inputs = [p0, *dynamics.parameters()]
-    seeing = SolveRecord(look=True)
-    looked = solve(dynamics, p0, TIMES, solver="collocation", record=seeing)
-    record = in_one_look(seeing.iterations_needed)
+    checking = SolveRecord(check_each=True)
+    checked = solve(dynamics, p0, TIMES, solver="collocation", record=checking)
+    record = without_checks(checking.iterations_needed)
     at_once = solve(dynamics, p0, TIMES, solver="collocation", record=record)
-    assert relative(at_once, looked) < 1e-4
-    gradients = [torch.autograd.grad(values.sum(), inputs) for values in (at_once, looked)]
+    assert relative(at_once, checked) < 1e-4
+    gradients = [torch.autograd.grad(values.sum(), inputs) for values in (at_once, checked)]
     assert worst(*gradients) < 1e-3
     assert record.fallbacks == 0
     assert record.take()["residual"] <= TOLERANCE
@@ -115,7 +115,7 @@ def test_as_many_iterations_as_were_needed_give_the_same_without_looking():
 def test_too_few_iterations_are_seen_at_once_and_made_more(name, iterations):
     """``fast`` overflows in the iteration."""
     dynamics, p0 = named_flow(name)
-    record = in_one_look(iterations)
+    record = without_checks(iterations)
     values = solve(dynamics, p0, TIMES, solver="collocation", step_size=0.4, record=record)
     expected = solve(dynamics, p0, TIMES, step_size=0.1)
     assert torch.equal(values, expected)

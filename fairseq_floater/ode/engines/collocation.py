@@ -76,11 +76,11 @@ def solve_collocation(
             "`solver` collocation needs a PositionDynamics, but `dynamics` is a "
             f"{type(dynamics).__name__} instead."
         )
-    look = record.look
-    if look is None:
-        look = not (p0.is_cuda and torch.is_grad_enabled())
+    check_each = record.check_each
+    if check_each is None:
+        check_each = not (p0.is_cuda and torch.is_grad_enabled())
     coefficients = dynamics.coefficients()
-    solved: Tensor = _ParallelFlow.apply(p0, times, step, record, look, *coefficients)
+    solved: Tensor = _ParallelFlow.apply(p0, times, step, record, check_each, *coefficients)
     return solved
 
 
@@ -94,16 +94,16 @@ class _ParallelFlow(torch.autograd.Function):
         times: Tensor,
         step: float,
         record: SolveRecord,
-        look: bool,
+        check_each: bool,
         *coefficients: Tensor,
     ) -> Tensor:
         rows = p0.reshape(-1, p0.shape[-1])
         ctx.save_for_backward(p0, times, *coefficients)
-        ctx.record, ctx.look, ctx.solution, ctx.step = record, look, None, step
+        ctx.record, ctx.check_each, ctx.solution, ctx.step = record, check_each, None, step
         rounds = 0
-        for wide in (True, False) if look else (record.wide,):
+        for wide in (True, False) if check_each else (record.wide,):
             solution = _Solution(coefficients, rows, times, step, wide)
-            solution.integrate(None if look else record.iterations)
+            solution.integrate(None if check_each else record.iterations)
             rounds += solution.rounds
             if solution.residual <= TOLERANCE:
                 ctx.solution = solution
@@ -112,7 +112,7 @@ class _ParallelFlow(torch.autograd.Function):
         if ctx.solution is None:
             record.fall_back(MAX_ITERATIONS)
             return _by_rk4(p0, times, step, coefficients)
-        _note(record, look, solution)
+        _note(record, check_each, solution)
         return solution.interpolated().reshape(-1, *p0.shape)
 
     @staticmethod
@@ -122,20 +122,20 @@ class _ParallelFlow(torch.autograd.Function):
         p0, times, *coefficients = ctx.saved_tensors
         record, solution, nothing = ctx.record, ctx.solution, (None,) * 4
         if solution is not None:
-            count = None if ctx.look else record.iterations
+            count = None if ctx.check_each else record.iterations
             rows = grad.reshape(len(grad), -1, grad.shape[-1])
             at_p0, total = solution.pull_back(rows, count)
             # In half precision, a loss scale that is too large makes the incoming gradient not finite.
             if solution.residual <= TOLERANCE or not bool(grad.isfinite().all()):
-                _note(record, ctx.look, solution)
+                _note(record, ctx.check_each, solution)
                 return (at_p0.reshape(grad.shape[1:]), *nothing, *total)
             record.fall_back(MAX_ITERATIONS)
         at_p0, *total = _gradient_by_rk4(p0, times, ctx.step, coefficients, grad)
         return (at_p0, *nothing, *total)
 
 
-def _note(record: SolveRecord, look: bool, solution: _Solution) -> None:
-    if look:
+def _note(record: SolveRecord, check_each: bool, solution: _Solution) -> None:
+    if check_each:
         record.note(solution.wide, solution.iterations)
     record.add_residual(solution.residual)
 

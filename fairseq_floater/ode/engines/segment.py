@@ -57,9 +57,9 @@ class Iteration:
         limit = self.most if self.count is None else self.count
         for iterations in range(limit + 1):
             new = advance(x)
-            looks = self.count is None or iterations == limit
-            residual = new - x if looks or correct else new
-            if looks:
+            is_checked = self.count is None or iterations == limit
+            residual = new - x if is_checked or correct else new
+            if is_checked:
                 both = torch.stack([residual, x]).flatten(1)
                 sizes = torch.linalg.vector_norm(both, math.inf, dim=1)
                 if iterations == limit or relative([sizes]) <= self.tolerance:
