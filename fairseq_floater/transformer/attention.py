@@ -25,7 +25,7 @@ from fairseq_floater.position_encoders.hooks import (
 )
 from fairseq_floater.position_encoders.shared_options import FLOAT32
 from fairseq_floater.transformer.decoding_cache import (
-    Held,
+    Cache,
     Keys,
     NewOrder,
     appended,
@@ -41,7 +41,7 @@ from fairseq_floater.transformer.masks import additive_mask, hidden_keys, log_le
 class Inputs(NamedTuple):
     """The inputs of attention: keys once per sentence, and masks that are added to the logits.
 
-    ``key`` and ``value`` are None if the cache ``held`` has all keys.
+    ``key`` and ``value`` are None if ``cache`` has all keys.
     """
 
     query: Tensor
@@ -52,7 +52,7 @@ class Inputs(NamedTuple):
     hooks: AttentionHooks
     tables: Tables
     incremental_state: IncrementalState | None
-    held: Held
+    cache: Cache
     static_kv: bool
 
 
@@ -109,8 +109,8 @@ class PositionBiasedAttention(MultiheadAttention):
         """
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = additive_mask(attn_mask, query.dtype)
-        held = self._get_input_buffer(incremental_state)
-        if held and static_kv:
+        cache = self._get_input_buffer(incremental_state)
+        if cache and static_kv:
             key = value = None  # the cache has all of them
         elif incremental_state is not None and beam_size > 1:
             # The cache keeps the keys of one copy. The beam size is stored for reordering.
@@ -127,7 +127,7 @@ class PositionBiasedAttention(MultiheadAttention):
             hooks,
             tables,
             incremental_state,
-            held,
+            cache,
             static_kv,
         )
         wanted = need_head_weights or (self.has_weights if need_weights is None else need_weights)
@@ -175,16 +175,16 @@ class PositionBiasedAttention(MultiheadAttention):
         ``known`` is ``new_order`` [B], analysed once for all attentions.
         """
         known = known or NewOrder(new_order)
-        held = self._get_input_buffer(incremental_state)
-        if not held:
+        cache = self._get_input_buffer(incremental_state)
+        if not cache:
             return incremental_state
         order: Tensor | None = new_order
         beam = self.get_incremental_state(incremental_state, "beam")
         if beam is not None:
-            kept = len(next(iter(held.values())))
+            kept = len(next(iter(cache.values())))
             order, beam["size"] = known.of_sentences(kept, beam["size"])
         if order is not None:
-            self._set_input_buffer(incremental_state, reordered(held, order, known.changed))
+            self._set_input_buffer(incremental_state, reordered(cache, order, known.changed))
         return incremental_state
 
     def holds_keys(self, incremental_state: IncrementalState | None) -> bool:
@@ -206,10 +206,10 @@ class PositionBiasedAttention(MultiheadAttention):
 
     def _queries_and_keys(self, given: Inputs) -> tuple[Tensor, Keys]:
         """Return projected queries, not turned yet, and all keys, new and cached, turned."""
-        query, key, value, padding, _, hooks, tables, incremental_state, held, static_kv = given
+        query, key, value, padding, _, hooks, tables, incremental_state, cache, static_kv = given
         q = self._projected("q", query, hooks)
         if key is None or value is None:
-            return q, Keys.read(held)
+            return q, Keys.read(cache)
         k, v = self._projected("k", key, hooks), self._projected("v", value, hooks)
         k, v = hooks.turn(k, "k", tables), hooks.turn(v, "v", tables)
         keys = Keys(k, v, padding, hooks.note(key))
@@ -217,9 +217,9 @@ class PositionBiasedAttention(MultiheadAttention):
             return q, keys
         if static_kv and padding is not None and not padding.any():
             keys = keys._replace(padding=None)  # later steps need not check it again
-        held = keys.held() if static_kv else appended(held, keys)
-        self._set_input_buffer(incremental_state, held)
-        return q, Keys.read(held)
+        cache = keys.as_cache() if static_kv else appended(cache, keys)
+        self._set_input_buffer(incremental_state, cache)
+        return q, Keys.read(cache)
 
     def _merge(self, x: Tensor) -> Tensor:
         """Join the heads and project: [B, H, T, D] -> [T, B, C]."""

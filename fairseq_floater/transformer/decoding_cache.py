@@ -14,7 +14,7 @@ from torch import Tensor
 from fairseq_floater.position_encoders.hooks import IncrementalState
 
 #: The cache of one attention, by fairseq's names: tensors whose first dimension is the sentence.
-Held = dict[str, Tensor | None]
+Cache = dict[str, Tensor | None]
 # Keys and values with spare capacity, [B, 2, H, capacity, D]; prev_key and prev_value are views of it.
 ROOM = "room"
 SMALLEST_ROOM = 32
@@ -38,12 +38,12 @@ class Keys(NamedTuple):
     notes: Tensor | None = None
 
     @classmethod
-    def read(cls, held: Held) -> Keys:
-        k, v = held["prev_key"], held["prev_value"]
+    def read(cls, cache: Cache) -> Keys:
+        k, v = cache["prev_key"], cache["prev_value"]
         assert k is not None and v is not None
-        return cls(k, v, held["prev_key_padding_mask"], held["prev_notes"])
+        return cls(k, v, cache["prev_key_padding_mask"], cache["prev_notes"])
 
-    def held(self) -> Held:
+    def as_cache(self) -> Cache:
         """Return these tensors under the cache's names."""
         names = ("prev_key", "prev_value", "prev_key_padding_mask", "prev_notes")
         return dict(zip(names, self))
@@ -62,43 +62,43 @@ class NewOrder:
         self.hypotheses, self.changed = hypotheses, changed
         self._sentences: dict[tuple[int, int], tuple[Tensor | None, int]] = {}
 
-    def of_sentences(self, held: int, beam: int) -> tuple[Tensor | None, int]:
+    def of_sentences(self, sentences: int, beam: int) -> tuple[Tensor | None, int]:
         """Return the order of keys that are cached once per sentence, and the beam size from now on.
 
         Args:
-            held: number of cached sentences.
+            sentences: number of cached sentences.
             beam: hypotheses per sentence.
 
         Returns:
             The order is None if it changes nothing. The beam size is 1 if the hypotheses of a sentence
             are no longer adjacent, so that each needs its own keys.
         """
-        groups = self._sentences.get((held, beam))
+        groups = self._sentences.get((sentences, beam))
         if groups is None:
-            groups = self._sentences[held, beam] = self._look(held, beam)
+            groups = self._sentences[sentences, beam] = self._sentence_order(sentences, beam)
         return groups
 
-    def _look(self, held: int, beam: int) -> tuple[Tensor | None, int]:
+    def _sentence_order(self, sentences: int, beam: int) -> tuple[Tensor | None, int]:
         order = self.hypotheses // beam
         first = order[::beam]
         if torch.equal(first.repeat_interleave(beam), order):
             order = first
         else:
             beam = 1
-        stays = torch.equal(order, torch.arange(held, device=order.device))
+        stays = torch.equal(order, torch.arange(sentences, device=order.device))
         return None if stays else order, beam
 
 
-def appended(held: Held, new: Keys) -> Held:
-    """Append ``new`` keys to the cache ``held``, empty at first, and return the new cache.
+def appended(cache: Cache, new: Keys) -> Cache:
+    """Append ``new`` keys to ``cache``, empty at first, and return the new cache.
 
     Keys and values are written into the spare capacity, which doubles when none is left. If gradients
     are required, nothing is overwritten.
     """
-    earlier = Keys.read(held) if held else None
+    earlier = Keys.read(cache) if cache else None
     start = 0 if earlier is None else earlier.k.size(2)
     end = start + new.k.size(2)
-    room = held.get(ROOM)
+    room = cache.get(ROOM)
     if room is None or room.size(3) < end or new.k.requires_grad:
         grown = _room_like(new.k, new.k.size(0), end)
         if room is not None:
@@ -116,38 +116,38 @@ def appended(held: Held, new: Keys) -> Held:
     notes = new.notes
     if notes is not None and earlier is not None and earlier.notes is not None:
         notes = torch.cat([earlier.notes, notes], dim=-1)
-    return {ROOM: room, **_alive(room, end)._replace(padding=padding, notes=notes).held()}
+    return {ROOM: room, **_filled(room, end)._replace(padding=padding, notes=notes).as_cache()}
 
 
-def reordered(held: Held, new_order: Tensor, changed: int | None) -> Held:
-    """Reorder the cache ``held`` by ``new_order``.
+def reordered(cache: Cache, new_order: Tensor, changed: int | None) -> Cache:
+    """Reorder ``cache`` by ``new_order``.
 
     Args:
-        held: of one attention; keys and values are written in place unless the number of rows changes.
+        cache: of one attention; keys and values are written in place unless the number of rows changes.
         new_order: [B or another number], for each row the index of the row that it continues.
         changed: how many of the last keys may differ from those that the same row held before; None:
             all.
     """
-    room = held.get(ROOM)
+    room = cache.get(ROOM)
     in_room = () if room is None else (ROOM, "prev_key", "prev_value")
-    taken = {
+    others = {
         name: x if x is None else x.index_select(0, new_order)
-        for name, x in held.items()
+        for name, x in cache.items()
         if name not in in_room
     }
     if room is None:
-        return taken
-    keys = held["prev_key"]
+        return others
+    keys = cache["prev_key"]
     assert keys is not None
     end = keys.size(2)
     if len(new_order) == len(room) and not room.requires_grad:
-        alive = room[:, :, :, 0 if changed is None else end - changed : end]
-        alive.copy_(alive.index_select(0, new_order))
+        filled = room[:, :, :, 0 if changed is None else end - changed : end]
+        filled.copy_(filled.index_select(0, new_order))
     else:
-        alive = room[:, :, :, :end]
+        filled = room[:, :, :, :end]
         room = _room_like(keys, len(new_order), end)
-        room[:, :, :, :end] = alive.index_select(0, new_order)
-    return {ROOM: room, **_alive(room, end).held(), **taken}
+        room[:, :, :, :end] = filled.index_select(0, new_order)
+    return {ROOM: room, **_filled(room, end).as_cache(), **others}
 
 
 def _room_like(keys: Tensor, sentences: int, tokens: int) -> Tensor:
@@ -157,7 +157,7 @@ def _room_like(keys: Tensor, sentences: int, tokens: int) -> Tensor:
     return keys.new_empty(sentences, 2, heads, capacity, width)
 
 
-def _alive(room: Tensor, tokens: int) -> Keys:
+def _filled(room: Tensor, tokens: int) -> Keys:
     return Keys(*room[:, :, :, :tokens].unbind(1))
 
 

@@ -136,15 +136,15 @@ class PositionedEncoder(TransformerEncoderBase):
 
         An order that only permutes the copies of a sentence changes nothing.
         """
-        held = encoder_out["encoder_out"][0].size(1) if encoder_out["encoder_out"] else 0
+        rows = encoder_out["encoder_out"][0].size(1) if encoder_out["encoder_out"] else 0
         beam = next(iter(encoder_out.get(BEAM, ())), 1)
         if beam > 1:
-            order, copies = NewOrder(new_order).of_sentences(held // beam, beam)
+            order, copies = NewOrder(new_order).of_sentences(rows // beam, beam)
             if order is None:
                 return encoder_out
         else:
-            copies = len(new_order) // max(held, 1)
-            each = torch.arange(held, device=new_order.device).repeat_interleave(copies)
+            copies = len(new_order) // max(rows, 1)
+            each = torch.arange(rows, device=new_order.device).repeat_interleave(copies)
             copies = copies if torch.equal(new_order, each) else 1
         reordered: dict[str, list[Any]] = super().reorder_encoder_out(encoder_out, new_order)
         reordered[WARP] = [warp.reordered(new_order) for warp in encoder_out.get(WARP, ())]

@@ -96,7 +96,7 @@ class LinearAttention(PositionBiasedAttention):
                 "need_weights, need_head_weights and before_softmax must be off in linear attention, "
                 "which forms no weights; use `--attention-kind softmax`."
             )
-        query, key, value, padding, attn_mask, hooks, tables, incremental_state, held, _ = given
+        query, key, value, padding, attn_mask, hooks, tables, incremental_state, cache, _ = given
         q = self._projected("q", query, hooks)
         queries = self._features(q, "q", hooks, tables)
         by_query = attn_mask if attn_mask is not None and attn_mask.size(-2) > 1 else None
@@ -107,7 +107,7 @@ class LinearAttention(PositionBiasedAttention):
             hidden = hidden_keys(padding, attn_mask if by_query is None else None)
             keys = self._features(k, "k", hooks, tables).hide(hidden)
             values = hooks.turn(v.to(keys.below.dtype), "v", tables)
-        earlier = Sums(**cast(dict[str, Tensor], held)) if held else None
+        earlier = Sums(**cast(dict[str, Tensor], cache)) if cache else None
         attended, sums = _read(queries, keys, values, by_query, earlier)
         if incremental_state is not None and sums is not None:
             self._set_input_buffer(incremental_state, sums._asdict())
@@ -129,25 +129,25 @@ def _read(
     k: Features | None,
     v: Tensor | None,
     mask: Tensor | None,
-    held: Sums | None,
+    earlier: Sums | None,
 ) -> tuple[Tensor, Sums | None]:
     """Return the output of the attention, [B, H, T, D], and the sums that it used, if any.
 
     Args:
         q: features of the queries.
-        k: features of new keys; None if ``held`` has all keys.
+        k: features of new keys; None if ``earlier`` has all keys.
         v: values of new keys, [B, H, S, D].
         mask: -inf hides a key from a query; broadcasts to [B, H, T, S].
-        held: sums over earlier keys, [B or B / beam, ...].
+        earlier: sums over earlier keys, [B or B / beam, ...].
     """
     with torch.autocast(q.below.device.type, enabled=False):
         if k is None or v is None:
-            assert held is not None
-            sums = held
+            assert earlier is not None
+            sums = earlier
         elif mask is not None:
             return _masked_products(q, k, v, mask), None
         else:
-            sums = Sums.of(k, v) if held is None else Sums.of(k, v).plus(held)
+            sums = Sums.of(k, v) if earlier is None else Sums.of(k, v).plus(earlier)
         above = products_with(q.above, sums.key_values)
         below = products_with(q.below, sums.keys.unsqueeze(3))
         return above / below.clamp(min=SMALLEST_SUM), sums

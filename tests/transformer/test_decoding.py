@@ -25,34 +25,34 @@ def new_keys(requires_grad=False):
 
 
 def test_keys_are_all_there_while_their_room_doubles():
-    held, keys, rooms = {}, [], []
+    cache, keys, rooms = {}, [], []
     for _ in range(2 * SMALLEST_ROOM + 1):
         keys.append(new_keys())
-        held = appended(held, keys[-1])
-        rooms.append(held[ROOM].data_ptr())
-        assert torch.equal(held["prev_key"], torch.cat([k.k for k in keys], 2))
-        assert torch.equal(held["prev_value"], torch.cat([k.v for k in keys], 2))
+        cache = appended(cache, keys[-1])
+        rooms.append(cache[ROOM].data_ptr())
+        assert torch.equal(cache["prev_key"], torch.cat([k.k for k in keys], 2))
+        assert torch.equal(cache["prev_value"], torch.cat([k.v for k in keys], 2))
     assert len(set(rooms)) == 3
-    assert held[ROOM].size(3) == 4 * SMALLEST_ROOM
+    assert cache[ROOM].size(3) == 4 * SMALLEST_ROOM
 
 
 def test_padding_is_kept_from_the_token_on_that_has_some():
-    held, padded = {}, torch.tensor([[True], [False], [False], [True]])
+    cache, padded = {}, torch.tensor([[True], [False], [False], [True]])
     for padding in (None, padded, None):
-        held = appended(held, new_keys()._replace(padding=padding))
+        cache = appended(cache, new_keys()._replace(padding=padding))
     expected = torch.zeros(BATCH, 3, dtype=torch.bool)
     expected[:, 1:2] = padded
-    assert torch.equal(held["prev_key_padding_mask"].bool(), expected)
+    assert torch.equal(cache["prev_key_padding_mask"].bool(), expected)
 
 
 def test_gradients_reach_every_step_that_kept_keys():
-    held, firsts = {}, []
+    cache, firsts = {}, []
     for _ in range(3):
         keys = new_keys(requires_grad=True)
         firsts.append(keys.k)
-        held = appended(held, keys)
-        held = reordered(held, torch.tensor([1, 0, 2, 2]), None)
-    (found,) = torch.autograd.grad(held["prev_key"].square().sum(), firsts[:1])
+        cache = appended(cache, keys)
+        cache = reordered(cache, torch.tensor([1, 0, 2, 2]), None)
+    (found,) = torch.autograd.grad(cache["prev_key"].square().sum(), firsts[:1])
     assert found.abs().sum() > 0
 
 
@@ -69,13 +69,13 @@ def test_a_search_of_any_orders_leaves_the_keys_of_every_history(leaves_after):
     """Reorder in place and only what changed; compare with full copies of every row."""
     generator = torch.Generator().manual_seed(leaves_after or 0)
     names = list(ORDERS)
-    held, state, expected, changes = {}, {}, None, []
+    cache, state, expected, changes = {}, {}, None, []
     for t in range(SMALLEST_ROOM + 8):
         new = new_keys()
         rows = 2 if leaves_after is not None and t > leaves_after else BATCH
         new = Keys(new.k[:rows], new.v[:rows])
         read_token(state, rows, new.k.device)
-        held = appended(held, new)
+        cache = appended(cache, new)
         expected = new.k if expected is None else torch.cat([expected, new.k], 2)
         order = ORDERS[names[int(torch.randint(len(names), (), generator=generator))]]
         if rows < BATCH:
@@ -84,9 +84,9 @@ def test_a_search_of_any_orders_leaves_the_keys_of_every_history(leaves_after):
             order = [3, 1]
         order = torch.tensor(order)
         changes.append(changed_tokens(state, order))
-        held = reordered(held, order, changes[-1])
+        cache = reordered(cache, order, changes[-1])
         expected = expected[order]
-        assert torch.equal(held["prev_key"], expected)
+        assert torch.equal(cache["prev_key"], expected)
     # Once all rows share their first token, a change is None (perhaps all) only if sentences leave.
     assert (None in changes[10:]) == (leaves_after is not None)
     assert 0 in changes and any(c is not None and 0 < c < 5 for c in changes[10:])
@@ -94,15 +94,15 @@ def test_a_search_of_any_orders_leaves_the_keys_of_every_history(leaves_after):
 
 @torch.no_grad()
 def test_what_two_beams_share_is_not_written_again():
-    held, state = {}, {}
+    cache, state = {}, {}
     for order in ([2, 2, 2, 2], [0, 1, 2, 3], [1, 0, 3, 2]):
         read_token(state, BATCH, torch.device("cpu"))
-        held = appended(held, new_keys())
+        cache = appended(cache, new_keys())
         changed = changed_tokens(state, torch.tensor(order))
-        held = reordered(held, torch.tensor(order), changed)
+        cache = reordered(cache, torch.tensor(order), changed)
     assert changed == 2  # all beams share the third one's first token
-    held[ROOM][:, :, :, 0] = 7.0
-    assert held["prev_key"][:, :, 0].eq(7).all()
+    cache[ROOM][:, :, :, 0] = 7.0
+    assert cache["prev_key"][:, :, 0].eq(7).all()
 
 
 @split
