@@ -220,14 +220,14 @@ def each_once(
     drawn: set[int] = set()
     count = refused = 0
     while count < size:
-        thing, text = draw()
+        item, text = draw()
         digest = _digest(text)
         key = int.from_bytes(digest[1:], "big")
         if digest[0] % 16 in share and (repeats or key not in drawn):
             drawn.add(key)
             count += 1
             refused = 0
-            yield thing
+            yield item
             continue
         refused += 1
         if refused == MAX_REFUSED_DRAWS:

@@ -35,7 +35,7 @@ from fairseq_floater.data.parallel_text import (
 from fairseq_floater.data.pieces import check_pieces
 from fairseq_floater.data.products import Origin, is_made
 from fairseq_floater.data.sentencepiece_subwords import Segmenter, train_subword, write_dictionary
-from fairseq_floater.data.subwords import SEGMENTATIONS, SUBWORDS, WORDS, Words, encode_split
+from fairseq_floater.data.subwords import SEGMENTATIONS, SUBWORDS, WORDS, WordSplitter, encode_split
 from fairseq_floater.errors import UsageError, say
 from fairseq_floater.files import (
     file_hash,
@@ -154,9 +154,9 @@ class Preparation:
     def _groups(self, test: str) -> Path:
         return self.raw_dir / f"{test}.groups"
 
-    def _segmenter(self) -> AbstractContextManager[Segmenter | MosesSegmenter | Words]:
+    def _segmenter(self) -> AbstractContextManager[Segmenter | MosesSegmenter | WordSplitter]:
         if self.parameters["bpe"] == WORDS:
-            return nullcontext(Words())
+            return nullcontext(WordSplitter())
         if self.parameters["bpe"] == "sentencepiece":
             return nullcontext(Segmenter(self.model, self.workers))
         return closing(MosesSegmenter(self.model, self.langs, self.workers))

@@ -37,7 +37,7 @@ SEGMENTATIONS = {
 }
 
 
-class Words:
+class WordSplitter:
     """Split pairs of raw sentences at spaces."""
 
     def pieces(
@@ -52,7 +52,7 @@ class Words:
 
 
 def encode_split(
-    segmenter: Segmenter | MosesSegmenter | Words,
+    segmenter: Segmenter | MosesSegmenter | WordSplitter,
     pairs: Iterator[tuple[str, str]],
     split: str,
     langs: tuple[str, str],
@@ -74,8 +74,8 @@ def encode_split(
     subwords = dict.fromkeys(langs, 0)
     counts: dict[str, Any] = {"lines": 0, "kept": 0, "dropped": dropped, "empty_kept": 0}
     counts["subwords"] = subwords
-    of_split = folders[:1] if split == "train" else folders
-    with opened(folder / f"{split}.{lang}" for folder in of_split for lang in langs) as files:
+    written = folders[:1] if split == "train" else folders
+    with opened(folder / f"{split}.{lang}" for folder in written for lang in langs) as files:
         for batch in batched(pairs):
             for pair, pieces in zip(batch, segmenter.pieces(batch, test=is_test)):
                 counts["lines"] += 1

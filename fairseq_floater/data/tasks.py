@@ -59,7 +59,7 @@ def write_scan(
         members["train"] = {*short} - {*drawn}
         members["test"] = {*range(len(pairs))} - {*short}
         return _write_all(
-            work, {split: [pairs[i] for i in sorted(of)] for split, of in members.items()}
+            work, {split: [pairs[i] for i in sorted(ids)] for split, ids in members.items()}
         )
 
     parameters = {"task": "scan", "cutoff": cutoff, "valid": valid, "seed": seed}
@@ -94,11 +94,11 @@ def write_generated(
 
 
 def _drawn(task: str, split: str, size: int, seed: int) -> Iterator[Example]:
-    draws, of = Draws(seed, task, split), TASKS[task]
-    span = of.tested if split == "test" else of.trained
+    draws, generator = Draws(seed, task, split), TASKS[task]
+    span = generator.tested if split == "test" else generator.trained
 
     def draw() -> tuple[Example, str]:
-        example = of.draw(draws, span)
+        example = generator.draw(draws, span)
         return example, " ".join(example.source)
 
     refusal = f"`{split}` must be smaller, but is {size}: after {{}} examples no new one was found."
