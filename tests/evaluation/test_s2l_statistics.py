@@ -10,7 +10,7 @@ from fairseq_floater.evaluation.s2l.statistics import (
     difference_noise,
     holm,
     p_value,
-    places,
+    rank_ranges,
 )
 
 
@@ -89,9 +89,9 @@ def test_places_are_those_that_chance_leaves():
     generator = np.random.default_rng(2)
     values = [3.0, 1.0, 1.1, 9.0]  # standard errors 0.2: the second and third are not told apart
     resampled = [value + generator.normal(0, 0.2, 1000) for value in values]
-    assert places(values, resampled) == [(3, 3), (1, 2), (1, 2), (4, 4)]
-    assert places([1.0, 1.0], [resampled[1]] * 2) == [(1, 2), (1, 2)]
-    assert places([5.0], resampled[:1]) == [(1, 1)]
+    assert rank_ranges(values, resampled) == [(3, 3), (1, 2), (1, 2), (4, 4)]
+    assert rank_ranges([1.0, 1.0], [resampled[1]] * 2) == [(1, 2), (1, 2)]
+    assert rank_ranges([5.0], resampled[:1]) == [(1, 1)]
 
 
 def test_systems_that_do_not_differ_are_rarely_told_apart():
@@ -100,5 +100,5 @@ def test_systems_that_do_not_differ_are_rarely_told_apart():
     for _ in range(100):
         values = generator.normal(0, 1, 10)
         resampled = values[:, None] + generator.normal(0, 1, (10, 300))
-        wrong += any(found != (1, 10) for found in places(values, list(resampled)))
+        wrong += any(found != (1, 10) for found in rank_ranges(values, list(resampled)))
     assert wrong <= 12

@@ -295,8 +295,8 @@ def _rank(scores: Mapping[str, BinScore]) -> None:
     ]
     # Without a common seed, take the means over seeds.
     runs = runs or [[(m.value, m.resampled.mean(axis=0)) for m in losses.values()]]
-    left = [statistics.places(*zip(*of_seed)) for of_seed in runs]
-    for name, value, of_seeds in zip(losses, values, zip(*left)):
-        place = 1 + sum(other < value for other in values)
+    ranges = [statistics.rank_ranges(*zip(*of_seed)) for of_seed in runs]
+    for name, value, of_seeds in zip(losses, values, zip(*ranges)):
+        rank = 1 + sum(other < value for other in values)
         best, worst = zip(*of_seeds)
-        scores[name].rank = Rank(place, min(place, *best), max(place, *worst))
+        scores[name].rank = Rank(rank, min(rank, *best), max(rank, *worst))

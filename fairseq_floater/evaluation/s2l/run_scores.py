@@ -91,7 +91,7 @@ def score_runs(
     """
     if not runs:
         raise UsageError("At least one system is needed: `--run NAME=FOLDER`.")
-    made, known, left_out = _described(data)
+    made, known, left_out = _read_summary(data)
     subwords, longest = SEGMENTATIONS[made["bpe"]], made["max_len"]
     for name in tests or ():
         if name not in known:
@@ -101,9 +101,9 @@ def score_runs(
     scorer = GroupScorer(list(runs), made["tgt"], references=data, length=length, **options)
     scorer.report.warnings += left_out
     for name in tests or known:
-        test = EvaluationSet.whole(data, name, made)
+        test = EvaluationSet.read_prepared(data, name, made)
         files = [
-            _files(system, name + _mark_of(system, runs), runs[system], scores) for system in runs
+            _files(system, name + _suffix_of(system, runs), runs[system], scores) for system in runs
         ]
         scored = ScoredSet(scorer, test, files)
         scored.add_group(name, np.arange(len(test)))
@@ -128,7 +128,7 @@ _SUMMARY = {
 }
 
 
-def _described(data: Path) -> tuple[dict[str, Any], list[str], list[str]]:
+def _read_summary(data: Path) -> tuple[dict[str, Any], list[str], list[str]]:
     """Return the options that the data were prepared with, their test sets, and warnings."""
     try:
         summary = read_json(data / "summary.json", _SUMMARY)
@@ -149,7 +149,7 @@ def _described(data: Path) -> tuple[dict[str, Any], list[str], list[str]]:
     return made, [*tests], left_out
 
 
-def _mark_of(system: str, runs: Mapping[str, object]) -> str:
+def _suffix_of(system: str, runs: Mapping[str, object]) -> str:
     """Return the suffix of a system's further translation: ``.told_length`` for ``rope.told_length``."""
     bases = (name for name in runs if system.startswith(f"{name}.") and runs[name] == runs[system])
     return next((system.removeprefix(base) for base in bases), "")

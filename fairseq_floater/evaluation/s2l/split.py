@@ -61,7 +61,7 @@ def split(
             pair is long enough, or a bin is empty.
     """
     out_dir = out_dir.resolve()
-    _check_places(raw_dir, out_dir, options.spm_model)
+    _check_paths(raw_dir, out_dir, options.spm_model)
     langs = (options.source, options.target)
     splits = find_splits(raw_dir, *langs)
     files = [text_file(raw_dir, s, lang) for s in splits for lang in langs]
@@ -223,7 +223,7 @@ def _lengths(segmenter: Segmenter | None, batch: list[tuple[str, str]]) -> list[
     return [(len(source), len(target)) for source, target in segmenter.pieces(batch)]
 
 
-def _check_places(raw_dir: Path, out_dir: Path, spm_model: Path | None) -> None:
+def _check_paths(raw_dir: Path, out_dir: Path, spm_model: Path | None) -> None:
     """Check that no input is in ``out_dir``, which may be replaced, and that the model exists."""
     for path in filter(None, (raw_dir, spm_model)):
         if path.resolve() == out_dir or out_dir in path.resolve().parents:

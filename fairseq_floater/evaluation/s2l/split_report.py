@@ -68,8 +68,8 @@ class HeldOut:
         self.offered[index] += 1
         if self.limit is None or len(kept) < self.limit:
             kept.append((order, pair))
-        elif (place := settled + self.random.randrange(self.offered[index])) < self.limit:
-            kept[place] = (order, pair)
+        elif (slot := settled + self.random.randrange(self.offered[index])) < self.limit:
+            kept[slot] = (order, pair)
 
     def counts(self) -> dict[str, dict[str, Any]]:
         """Return by bin how many pairs were found and kept, and how many were kept from each file."""

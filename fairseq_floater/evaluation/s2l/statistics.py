@@ -90,7 +90,7 @@ def holm(p_values: Sequence[float], comparisons: int) -> list[float]:
     return [float(p) for p in in_order]
 
 
-def places(values: Sequence[float], resampled: Sequence[Array]) -> list[tuple[int, int]]:
+def rank_ranges(values: Sequence[float], resampled: Sequence[Array]) -> list[tuple[int, int]]:
     """Return the best and the worst rank of each of S systems; rank 1 is the lowest value.
 
     Two systems are told apart if their difference, in its standard errors, exceeds the 95 % quantile of

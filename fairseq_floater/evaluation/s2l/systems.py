@@ -96,7 +96,7 @@ class EvaluationSet:
         return cls(folder / name, sources, references, source_tokens, bins, files, separator)
 
     @classmethod
-    def whole(cls, data: Path, name: str, made: Mapping[str, Any]) -> EvaluationSet:
+    def read_prepared(cls, data: Path, name: str, made: Mapping[str, Any]) -> EvaluationSet:
         """Read a test set that ``scripts/prepare_text.sh`` made with the options ``made``.
 
         All its pairs are one group, unless its ``.groups`` file names a group for each.

@@ -113,7 +113,7 @@ def _test_sets(comparison: ScoredComparison) -> dict[str, EvaluationSet]:
     made = {"src": settings["source"], "tgt": settings["target"], "bpe": settings["bpe"]}
     # Parts of a test set, by length, have no text of their own.
     return {
-        group.name: EvaluationSet.whole(data, group.name, made)
+        group.name: EvaluationSet.read_prepared(data, group.name, made)
         for group in comparison.groups
         if (data / "raw" / f"{group.name}.{made['src']}").is_file()
     }
