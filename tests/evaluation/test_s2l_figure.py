@@ -44,9 +44,9 @@ def test_a_system_without_a_loss_has_its_line_in_the_figure_too(tmp_path):
 def test_further_translations_stand_in_the_line_of_their_model(tmp_path):
     """A system's name may itself hold a point, as that of a stretched system does."""
     systems = {f"s{number}-1.5": f"system {number}" for number in range(6)}
-    looks = {f"{name}.cap_80": f"{label}, cap:80" for name, label in systems.items()}
+    variants = {f"{name}.cap_80": f"{label}, cap:80" for name, label in systems.items()}
     scores = [(SeedMean(1, None, [1], None), None)] * 12
-    plot_s2l(report_of(systems | looks, scores), tmp_path / "f.svg")
+    plot_s2l(report_of(systems | variants, scores), tmp_path / "f.svg")
     text = re.findall("<!-- ((?:system|as|cap).*) -->", (tmp_path / "f.svg").read_text())
     assert text == [*systems.values(), "as trained", "cap:80"]
 

@@ -43,12 +43,12 @@ def _bars(report: S2LScores, kind: str) -> dict[str, dict[str, Bar]]:
 def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
     """Draw exact match, loss, BLEU and score, if available, with one row per system.
 
-    Further translations by a model, such as those of told length, are in its row in other colours. Systems
+    Variants of decoding, such as told length, are in the row of their system in other colours. Systems
     are sorted by the first measure; systems without it come last.
     """
     kinds = [kind for kind in ("exact", "loss", "bleu", "score") if kind in report.kinds]
     lines = _lines(report.labels)
-    looks = list(dict.fromkeys(look for _, look in lines.values()))
+    variants = list(dict.fromkeys(variant for _, variant in lines.values()))
     sign = 1 if kinds[0] == "loss" else -1
     main = _bars(report, kinds[0])[report.main_group]
     values = {lines[label]: sign * bar.value for label, bar in main.items()}
@@ -61,23 +61,25 @@ def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
         bars = ((kind, *group) for kind in kinds for group in _bars(report, kind).items())
         for axes, (kind, name, of_group) in zip(panels, bars):
             series = {
-                look: {
-                    lines[label][0]: b for label, b in of_group.items() if lines[label][1] == look
+                variant: {
+                    lines[label][0]: b
+                    for label, b in of_group.items()
+                    if lines[label][1] == variant
                 }
-                for look in looks
+                for variant in variants
             }
             rows_of_bars(axes, rows, series)
             axes.set_title(f"{name}\n{report.sentences[name]:,} sentences", fontsize=9)
             axes.set_xlabel(_TITLES[kind], fontsize=8)
         figure.supxlabel(f"{report.length}\n{report.signature}", fontsize=8)
-        if len(looks) > 1:
+        if len(variants) > 1:
             legend(figure, panels[0], "upper", most=5)
 
 
 def _lines(labels: dict[str, str]) -> dict[str, tuple[str, str]]:
-    """Return for each label the system whose row it shares, and the name of the translation.
+    """Return for each label the system whose row it shares, and the name of the variant of decoding.
 
-    A further translation is named after its system: ``xl.cap_80`` is labelled ``xl, cap:80``.
+    A variant is named after its system: ``xl.cap_80`` is labelled ``xl, cap:80``.
     """
     lines = {}
     for name, label in labels.items():

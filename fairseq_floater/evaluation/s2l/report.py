@@ -13,7 +13,7 @@ from fairseq_floater.version import __version__
 
 #: Suffix of a system's warm start, scored before further training.
 UNTRAINED = "-before"
-#: Suffix of a system's further translation, whose hypotheses are as long as their references.
+#: Suffix of the variant of decoding whose hypotheses are as long as their references.
 TOLD_LENGTH = ".told_length"
 #: If less BLEU than this is lost past the trained length, early stopping's share is noise.
 LEAST_LOST_BLEU = 1.0

@@ -150,7 +150,7 @@ def _read_summary(data: Path) -> tuple[dict[str, Any], list[str], list[str]]:
 
 
 def _suffix_of(system: str, runs: Mapping[str, object]) -> str:
-    """Return the suffix of a system's further translation: ``.told_length`` for ``rope.told_length``."""
+    """Return the suffix of a variant of decoding: ``.told_length`` for ``rope.told_length``."""
     bases = (name for name in runs if system.startswith(f"{name}.") and runs[name] == runs[system])
     return next((system.removeprefix(base) for base in bases), "")
 
