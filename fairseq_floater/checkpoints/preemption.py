@@ -35,22 +35,22 @@ from fairseq_floater.files import write_text
 MARKER = "stopped"
 
 logger = logging.getLogger(__name__)
-_told = False
+_stop_requested = False
 
 
 def install() -> None:
     """Catch SIGTERM, and wrap a function of fairseq-train and a method of torch's DataLoader, only once."""
-    if signal.getsignal(signal.SIGTERM) is _pass_on:
+    if signal.getsignal(signal.SIGTERM) is _forward_sigterm:
         return
-    signal.signal(signal.SIGTERM, _pass_on)
+    signal.signal(signal.SIGTERM, _forward_sigterm)
     train: Any
     for train in {fairseq_cli.train, sys.modules["__main__"]}:  # under `python -m` the latter
         if hasattr(train, "validate_and_save"):
-            train.validate_and_save = stopping(train.validate_and_save)
-    DataLoader.__iter__ = _shielding(DataLoader.__iter__)  # type: ignore[method-assign]
+            train.validate_and_save = stopping_on_request(train.validate_and_save)
+    DataLoader.__iter__ = _protecting_workers(DataLoader.__iter__)  # type: ignore[method-assign]
 
 
-def _pass_on(number: int, frame: FrameType | None) -> None:
+def _forward_sigterm(number: int, frame: FrameType | None) -> None:
     """Pass SIGTERM on to the trainings that fairseq started here, one per GPU; without any, die of it."""
     trainings = [child for child in multiprocessing.active_children() if not child.daemon]
     for child in trainings:
@@ -60,12 +60,12 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
-def _remember(number: int, frame: FrameType | None) -> None:
-    global _told
-    _told = True
+def _request_stop(number: int, frame: FrameType | None) -> None:
+    global _stop_requested
+    _stop_requested = True
 
 
-def stopping(validate_and_save: Callable[..., Any]) -> Callable[..., Any]:
+def stopping_on_request(validate_and_save: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap fairseq's function that decides after every update whether to save and to stop."""
 
     @functools.wraps(validate_and_save)
@@ -77,14 +77,14 @@ def stopping(validate_and_save: Callable[..., Any]) -> Callable[..., Any]:
             return validate_and_save(cfg, *arguments)
         marker = Path(cfg.checkpoint.save_dir) / MARKER
         is_master = distributed_utils.is_master(cfg.distributed_training)
-        if signal.getsignal(signal.SIGTERM) is not _remember:  # the first update
-            signal.signal(signal.SIGTERM, _remember)
+        if signal.getsignal(signal.SIGTERM) is not _request_stop:  # the first update
+            signal.signal(signal.SIGTERM, _request_stop)
             if is_master:
                 marker.unlink(missing_ok=True)
         updates = trainer.get_num_updates()
         # fairseq reads a limit of 0 updates as no limit. An overflow of half precision is not an update.
         within = 0 < updates < (cfg.optimization.max_update or math.inf)
-        if not _anyone_told(trainer) or end_of_epoch or not within:
+        if not _any_stop_requested(trainer) or end_of_epoch or not within:
             return validate_and_save(cfg, *arguments)
         # fairseq saves and stops at max_update. The checkpoint holds trainer.cfg, which is not changed.
         last = copy.deepcopy(cfg)
@@ -104,16 +104,16 @@ def stopping(validate_and_save: Callable[..., Any]) -> Callable[..., Any]:
     return after_update
 
 
-def _anyone_told(trainer: Any) -> bool:
+def _any_stop_requested(trainer: Any) -> bool:
     """Return whether any process was told to stop: all must stop at one update, or some wait forever."""
     if trainer.cfg.distributed_training.distributed_world_size == 1:
-        return _told
-    answer = torch.tensor([float(_told)], device=trainer.device)
+        return _stop_requested
+    answer = torch.tensor([float(_stop_requested)], device=trainer.device)
     distributed_utils.all_reduce(answer, distributed_utils.get_global_group(), op="max")
     return bool(answer.item())
 
 
-def _shielding(start_workers: Callable[..., Any]) -> Callable[..., Any]:
+def _protecting_workers(start_workers: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap DataLoader.__iter__ so that its workers survive a SIGTERM to all processes.
 
     Schedulers signal all processes of a job, and torchrun signals a process together with its workers.
@@ -121,10 +121,10 @@ def _shielding(start_workers: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(start_workers)
-    def shielding(self: DataLoader[Any]) -> Any:
-        if self.worker_init_fn not in (None, _obey_parent_alone):
+    def start_protected(self: DataLoader[Any]) -> Any:
+        if self.worker_init_fn not in (None, _obey_only_parent):
             return start_workers(self)
-        self.worker_init_fn = _obey_parent_alone
+        self.worker_init_fn = _obey_only_parent
         # Workers inherit the mask. Under "spawn" they import for seconds before they could block SIGTERM.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
@@ -132,10 +132,10 @@ def _shielding(start_workers: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    return shielding
+    return start_protected
 
 
-def _obey_parent_alone(worker: int) -> None:
+def _obey_only_parent(worker: int) -> None:
     """Run first in every worker: it ignores SIGTERM unless its parent sent it."""
 
     def wait() -> None:

@@ -30,28 +30,28 @@ def repair_last(folder: str | os.PathLike[str]) -> str:
     """
     folder = Path(folder)
     last, best = (folder / f"checkpoint_{name}.pt" for name in ("last", "best"))
-    said = ""
-    if best.exists() and not _is_whole(best):
-        others = [*_whole_others(best)]
+    repaired = ""
+    if best.exists() and not _is_intact(best):
+        others = [*_intact_others(best)]
         if source := next(filter(_is_best, others), next(iter(others), None)):
             write_whole(best, partial(shutil.copyfile, source))
-            said = f"{best} was damaged; replaced by {source}; "
-    if last.exists() and _is_whole(last):
-        return f"{said}resuming from {last}"
+            repaired = f"{best} was damaged; replaced by {source}; "
+    if last.exists() and _is_intact(last):
+        return f"{repaired}resuming from {last}"
     damage = "damaged" if last.exists() else "missing"
-    if source := next(_whole_others(last), None):
+    if source := next(_intact_others(last), None):
         write_whole(last, partial(shutil.copyfile, source))
-        return f"{said}{last} was {damage}; resuming from {source}"
+        return f"{repaired}{last} was {damage}; resuming from {source}"
     if not last.exists():
-        return f"{said}nothing to resume from"
+        return f"{repaired}nothing to resume from"
     last.replace(last.with_suffix(".broken"))
-    return f"{said}{last} was damaged and there is no other checkpoint; starting over"
+    return f"{repaired}{last} was damaged and there is no other checkpoint; starting over"
 
 
-def _whole_others(path: Path) -> Iterator[Path]:
+def _intact_others(path: Path) -> Iterator[Path]:
     """Yield the intact checkpoints beside ``path``, the newest first."""
     others = (p for p in path.parent.glob("checkpoint*.pt") if p != path)
-    yield from filter(_is_whole, sorted(others, key=lambda p: p.stat().st_mtime, reverse=True))
+    yield from filter(_is_intact, sorted(others, key=lambda p: p.stat().st_mtime, reverse=True))
 
 
 def _is_best(path: Path) -> bool:
@@ -60,7 +60,7 @@ def _is_best(path: Path) -> bool:
     return extra.get("val_loss") is not None and extra["val_loss"] == extra.get("best")
 
 
-def _is_whole(path: Path) -> bool:
+def _is_intact(path: Path) -> bool:
     with path.open("rb") as file:
         while file.read(1 << 24):  # torch's errors do not tell a failing disk from a broken file
             pass

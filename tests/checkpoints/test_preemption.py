@@ -35,7 +35,7 @@ def tell(trainer, moment):
                 subprocess.run(["kill", "-TERM", "--", f"-{os.getpgrp()}"], start_new_session=True)
             else:
                 os.kill(os.getpid() if whom == "process" else os.getppid(), signal.SIGTERM)
-            while whom == "parent" and not fairseq_floater.checkpoints.preemption._told:
+            while whom == "parent" and not fairseq_floater.checkpoints.preemption._stop_requested:
                 time.sleep(0.01)
 
 

@@ -42,11 +42,11 @@ def options_of_a_training(**changes):
     ],
 )
 def test_the_update_of_the_stop(monkeypatch, options, first_update, stop):
-    monkeypatch.setattr(preemption, "_told", False)
+    monkeypatch.setattr(preemption, "_stop_requested", False)
     before = signal.getsignal(signal.SIGTERM)
     cfg, used = options_of_a_training(**options), []
     unchanged = copy.deepcopy(cfg)
-    after_update = preemption.stopping(lambda cfg, *_: used.append(cfg))
+    after_update = preemption.stopping_on_request(lambda cfg, *_: used.append(cfg))
     try:
         for update in range(max(0, first_update), first_update + 3):
             trainer = SimpleNamespace(cfg=cfg, get_num_updates=lambda update=update: update)
@@ -78,7 +78,7 @@ for folder in sys.argv[1:]:
 from fairseq_floater.checkpoints import preemption
 preemption.install()
 assert train.validate_and_save.__wrapped__ is plain
-assert signal.getsignal(signal.SIGTERM) is preemption._pass_on
+assert signal.getsignal(signal.SIGTERM) is preemption._forward_sigterm
 print("installed once", flush=True)
 os.kill(os.getpid(), signal.SIGTERM)
 print("still there")
