@@ -45,24 +45,24 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
 
     If the tool takes ``--model-options``, options of the model may follow ``--``.
     """
-    before, behind = _split_at_dashes(argv)
+    before, after_dashes = _split_at_dashes(argv)
     args, unknown_options = parser.parse_known_args(before)
     options = vars(args)
     names = ("verb", "part", "run", "unknown", "json", "usage")
     verb, part, run, unknown, json_file, usage = (options.pop(name, None) for name in names)
     if unknown is not None:
-        options[unknown] = [*unknown_options, *behind]
-    elif unknown_options or (behind and "model_options" not in options):
-        strange = " ".join([*unknown_options, *behind])
+        options[unknown] = [*unknown_options, *after_dashes]
+    elif unknown_options or (after_dashes and "model_options" not in options):
+        strange = " ".join([*unknown_options, *after_dashes])
         hint = "; options of the model go after `--`" if "model_options" in options else ""
         similar = get_close_matches(strange.split()[0], usage._option_string_actions, 1, 0.9)
         hint = f"; did you mean `{similar[0]}`?" if similar else hint
         usage.error(f"unrecognized arguments: {strange}{hint}")
-    elif behind:
-        _check_behind(behind, usage)
+    elif after_dashes:
+        _check_after_dashes(after_dashes, usage)
         if options["model_options"]:
             usage.error("give the model's options by --model-options or after `--`, not both")
-        options["model_options"] = shlex.join(behind)
+        options["model_options"] = shlex.join(after_dashes)
     # Hide the log messages of models that tools build, but not warnings.
     for package in ("fairseq_floater", "fairseq"):
         logging.getLogger(package).setLevel(logging.WARNING)
@@ -82,13 +82,13 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
 
 def _split_at_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     argv = list(argv)
-    place = argv.index("--") if "--" in argv else len(argv)
-    return argv[:place], argv[place + 1 :]
+    index = argv.index("--") if "--" in argv else len(argv)
+    return argv[:index], argv[index + 1 :]
 
 
-def _check_behind(behind: Sequence[str], usage: argparse.ArgumentParser) -> None:
+def _check_after_dashes(after_dashes: Sequence[str], usage: argparse.ArgumentParser) -> None:
     """Refuse an option of the command after ``--``, where it would be taken for an option of the model."""
-    for word in behind:
+    for word in after_dashes:
         option = word.partition("=")[0]
         if option in usage._option_string_actions:
             usage.error(

@@ -44,19 +44,19 @@ def read_json(path: str | os.PathLike[str], shape: Any = object) -> Any:
     return content
 
 
-def _check(value: Any, shape: Any, place: str) -> None:
+def _check(value: Any, shape: Any, where: str) -> None:
     kind = type(shape) if isinstance(shape, (dict, list)) else shape
     if not isinstance(value, kind):
         name = getattr(kind, "__name__", kind)
-        raise ReportError(f"{place} must be of type {name}, but is {shown(value)} instead.")
+        raise ReportError(f"{where} must be of type {name}, but is {shown(value)} instead.")
     if isinstance(shape, list):
         for entry in value:
-            _check(entry, shape[0], f"an entry of {place}")
+            _check(entry, shape[0], f"an entry of {where}")
     elif isinstance(shape, dict):
         for key, inner in (dict.fromkeys(value, shape[...]) if ... in shape else shape).items():
             name = key.removesuffix("?")
             if name in value or name == key:
-                _check(dict(value).get(name), inner, f"{place}, `{name}`")
+                _check(dict(value).get(name), inner, f"{where}, `{name}`")
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -50,21 +50,21 @@ class Clock:
             )
         return cls(options["floater_delta"], bend)
 
-    def times(self, places: Tensor) -> Tensor:
-        """Return the times of ``places``, which are in tokens and at least 0.
+    def times(self, positions: Tensor) -> Tensor:
+        """Return the times of ``positions``, which are in tokens and at least 0.
 
         At 10,000 tokens, float64 on the CPU is exact and float32 is not.
         """
         if self.bend is None:
-            return self.delta * places
-        return self.delta * self.bend * torch.log1p(places / self.bend)
+            return self.delta * positions
+        return self.delta * self.bend * torch.log1p(positions / self.bend)
 
     def of_tokens(self, num_tokens: int) -> Tensor:
         """Return the times of tokens 0 .. N - 1: float64 [N]."""
         return self.times(torch.arange(num_tokens, dtype=torch.float64))
 
-    def place(self, time: float) -> float:
-        """Return the place of ``time`` in tokens: the inverse of :meth:`times`."""
+    def position(self, time: float) -> float:
+        """Return the position of ``time`` in tokens: the inverse of :meth:`times`."""
         if self.bend is None:
             return time / self.delta
         return self.bend * math.expm1(time / (self.delta * self.bend))

@@ -86,7 +86,7 @@ def watch_gradient(
     def check(gradient: Tensor | None) -> None:
         if gradient is None or not incoming or is_finite(gradient) or not is_finite(incoming[0]):
             return
-        row, norm = _where_it_explodes(step, times, values, incoming[0])
+        row, norm = _where_gradient_overflows(step, times, values, incoming[0])
         raise NonFiniteGradientError(
             "The gradient of the position flow is not finite: going back from the last row, it leaves "
             f"{gradient.dtype} at t = {float(times[row]):.4g} (row {row}); its norm one row later is "
@@ -97,7 +97,7 @@ def watch_gradient(
     p0.register_hook(check)
 
 
-def _where_it_explodes(
+def _where_gradient_overflows(
     step: Callable[[Tensor, Tensor], Tensor], times: Tensor, trajectory: Tensor, incoming: Tensor
 ) -> tuple[int, float]:
     """Return the last row whose gradient is not finite, and the norm of the next row's gradient."""

@@ -70,7 +70,7 @@ def signature(args: Any) -> str:
     It names encoder, target, blocks, base, a flow's solver, the version, and every other option that is
     not at its default. ``args`` are complete options.
     """
-    said = {
+    named = {
         "encoder": args.position_encoder,
         "target": args.position_target,
         "blocks": args.position_blocks,
@@ -80,8 +80,8 @@ def signature(args: Any) -> str:
     for option in (*SHARED_OPTIONS, *POSITION_ENCODERS[args.position_encoder].options):
         value = getattr(args, option.dest)
         if option.name not in always and (value != option.default or option.dest == _SOLVER):
-            said[option.name.removeprefix("--")] = value
-    return "|".join(f"{name}:{value}" for name, value in {**said, "version": __version__}.items())
+            named[option.name.removeprefix("--")] = value
+    return "|".join(f"{name}:{value}" for name, value in {**named, "version": __version__}.items())
 
 
 def trained_limit(args: Any, longest: int) -> tuple[str, int, int] | None:

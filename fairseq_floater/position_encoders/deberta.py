@@ -51,7 +51,7 @@ class DebertaPart(AttentionPart):
 
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
-        self._lent: tuple[Any, ...] = ()
+        self._attention: tuple[Any, ...] = ()
         if spec.options["deberta_share"]:
             return
         self.key_projection = nn.Linear(spec.dim, spec.dim, bias=False)
@@ -60,7 +60,7 @@ class DebertaPart(AttentionPart):
             nn.init.normal_(projection.weight, std=STD)
         nn.init.zeros_(self.query_projection.bias)
 
-    def lend(self, attention: Any) -> None:
+    def set_attention(self, attention: Any) -> None:
         if self.spec.options["deberta_share"]:
             if attention.k_proj.in_features != self.spec.dim:
                 raise ValueError(
@@ -68,13 +68,13 @@ class DebertaPart(AttentionPart):
                     f"{attention.k_proj.in_features} and {self.spec.dim}."
                 )
             # In a tuple, because a submodule would enter the state dict a second time.
-            self._lent = (attention,)
+            self._attention = (attention,)
 
     @property
     def projections(self) -> tuple[Any, Any]:
         """Return the projections of P to keys and to queries."""
-        if self._lent:
-            return self._lent[0].k_proj, self._lent[0].q_proj
+        if self._attention:
+            return self._attention[0].k_proj, self._attention[0].q_proj
         return self.key_projection, self.query_projection
 
     def scaling(self, head_dim: int) -> float:

@@ -234,7 +234,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
         return self.solvers[flow.name].solve(dynamics, p0, times, **engine)
 
     def _engine(self, flow: _Flow, p0: Tensor, times: Tensor) -> dict[str, Any]:
-        num_tokens = round(self.clock.place(times[-1].item())) + 1
+        num_tokens = round(self.clock.position(times[-1].item())) + 1
         of_update = self.training, self.num_updates, num_tokens
         return self.solvers[flow.name].engine(flow.dynamics, p0, *of_update)
 

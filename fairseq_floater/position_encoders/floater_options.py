@@ -193,8 +193,8 @@ def step_in_force(options: dict[str, Any]) -> float | str:
 def in_force(options: dict[str, Any]) -> dict[str, Any]:
     """Return ``options`` with defaults in place of those that are not given, for the log."""
     options = solver_options(options)
-    said = {"floater_step_size": step_in_force(options), "floater_train": scope(options)}
-    return {**options, **said, "floater_gap": options["floater_gap"] or None}
+    resolved = {"floater_step_size": step_in_force(options), "floater_train": scope(options)}
+    return {**options, **resolved, "floater_gap": options["floater_gap"] or None}
 
 
 def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:

@@ -57,7 +57,7 @@ class AttentionPart(BlockPositions, AttentionHooks):
         super().__init__(block_index, spec)
         self.spec = spec
 
-    def lend(self, attention: Any) -> None:
+    def set_attention(self, attention: Any) -> None:
         """Give the part the attention that it acts in, if it reads the attention's projections."""
 
 

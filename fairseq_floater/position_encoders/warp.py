@@ -68,13 +68,13 @@ class DrawnWarp(Warp):
         factor = None
         if law.stretch is not None:
             factor = drawn_factors(law.stretch, len(is_padding), is_padding.device)
-        return cls(law, factor)._with_own(is_padding, longest)
+        return cls(law, factor)._with_unshared(is_padding, longest)
 
     def of_target(self, is_padding: Tensor) -> DrawnWarp:
         shared = self.law.shift is not None and self.law.shift.shared
-        return replace(self, shift=self.shift if shared else None)._with_own(is_padding)
+        return replace(self, shift=self.shift if shared else None)._with_unshared(is_padding)
 
-    def _with_own(self, is_padding: Tensor, longest: Tensor | None = None) -> DrawnWarp:
+    def _with_unshared(self, is_padding: Tensor, longest: Tensor | None = None) -> DrawnWarp:
         """Draw what is not shared with the other side."""
         law, device, shift = self.law, is_padding.device, self.shift
         if law.shift is not None and shift is None:

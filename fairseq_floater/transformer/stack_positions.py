@@ -71,7 +71,7 @@ def attach_encoder(
     for index, block in zip(indices, blocks):
         part = encoder.build_block(index) if encoder.receives(index) else None
         if isinstance(part, AttentionPart):
-            part.lend(block.encoder_attn if spec.crosses else block.self_attn)
+            part.set_attention(block.encoder_attn if spec.crosses else block.self_attn)
         setattr(block, attribute, part)
     if any(map(encoder.receives, spec.chosen or ())) and not any(map(encoder.receives, indices)):
         name = "encoder" if shape is cfg.encoder else "decoder"

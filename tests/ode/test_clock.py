@@ -19,7 +19,7 @@ def read(text):
     return Clock.read({"floater_time": text, "floater_delta": 0.2})
 
 
-def test_times_are_those_of_the_formula_and_go_back_to_places():
+def test_times_are_those_of_the_formula_and_go_back_to_positions():
     assert read("linear") == Clock(0.2)
     assert read("log:12") == Clock(0.2, 12.0)
     assert read("log").bend == 32
@@ -28,9 +28,9 @@ def test_times_are_those_of_the_formula_and_go_back_to_places():
     ]
     for i, time in enumerate(read("log:12").of_tokens(100).tolist()):
         assert time == pytest.approx(0.2 * 12 * math.log(1 + i / 12), abs=1e-12)
-        assert read("log:12").place(time) == pytest.approx(i, abs=1e-9)
+        assert read("log:12").position(time) == pytest.approx(i, abs=1e-9)
         assert read("linear").of_tokens(100)[i] == 0.2 * i
-        assert read("linear").place(0.2 * i) == pytest.approx(i, abs=1e-12)
+        assert read("linear").position(0.2 * i) == pytest.approx(i, abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -261,13 +261,13 @@ def test_cross_attention_finds_source_tokens_where_the_encoder_put_them(monkeypa
 
 
 def test_a_shared_shift_that_fills_a_range_leaves_room_for_the_longer_side(monkeypatch):
-    seen, drawn = [], DrawnWarp._with_own
+    seen, drawn = [], DrawnWarp._with_unshared
 
     def with_own(*args):
         seen.append(drawn(*args))
         return seen[-1]
 
-    monkeypatch.setattr(DrawnWarp, "_with_own", with_own)
+    monkeypatch.setattr(DrawnWarp, "_with_unshared", with_own)
     model, largest = model_of("sinusoidal", position_shift="fill:15:shared"), torch.zeros(3, 1)
     batch = h.source_batch(lengths=(7, 11, 4)), h.target_batch(lengths=(9, 5, 12))
     for seed in range(60):
