@@ -143,10 +143,10 @@ def rows_of_bars(axes: Any, rows: Sequence[str], series: dict[str, dict[str, Bar
     axes.set_axisbelow(True)
 
 
-def legend(figure: Any, axes: Any, place: str = "lower", most: int = 2) -> None:
+def legend(figure: Any, axes: Any, position: str = "lower", most: int = 2) -> None:
     """Add a legend of at most ``most`` columns outside the axes; inside, it could cover a bar."""
     handles, labels = axes.get_legend_handles_labels()
     if not labels:  # matplotlib leaves out labels that begin with an underscore
         return
     columns = 1 if max(map(len, labels)) > LONG_LABEL else most
-    figure.legend(handles, labels, loc=f"outside {place} center", ncols=columns, frameon=False)
+    figure.legend(handles, labels, loc=f"outside {position} center", ncols=columns, frameon=False)

@@ -226,20 +226,20 @@ def _predicted_tokens(model: Any, dataset: Any, blocks: np.ndarray, batch_size: 
     measured = [(np.empty(0), np.empty(0, dtype=bool), *np.empty((2, 0), dtype=np.int64))]
     for begin, batch in enumerate(batches(dataset, blocks, batch_size, model)):
         target = batch["target"]
-        asked = target.ne(padding)
-        if not asked.any():
+        is_predicted = target.ne(padding)
+        if not is_predicted.any():
             continue
         if isinstance(model, RobertaModel):
-            logits = model(**batch["net_input"], masked_tokens=asked)[0]
+            logits = model(**batch["net_input"], masked_tokens=is_predicted)[0]
             log_probs = F.log_softmax(logits.float(), dim=-1)
         else:
             output = model(**batch["net_input"])
             # If it were given the targets, an adaptive softmax would leave out other words.
-            log_probs = model.get_normalized_probs(output, log_probs=True)[asked]
-        words = target[asked]
+            log_probs = model.get_normalized_probs(output, log_probs=True)[is_predicted]
+        words = target[is_predicted]
         nats = F.nll_loss(log_probs, words, reduction="none").double().cpu().numpy()
         hits = log_probs.argmax(-1).eq(words).cpu().numpy()
-        rows, columns = (indices.cpu().numpy() for indices in asked.nonzero(as_tuple=True))
+        rows, columns = (indices.cpu().numpy() for indices in is_predicted.nonzero(as_tuple=True))
         measured.append((nats / math.log(2), hits, columns, rows + begin * batch_size))
     return _Tokens(*(np.concatenate(column) for column in zip(*measured)))
 

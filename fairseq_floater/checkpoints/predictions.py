@@ -130,7 +130,7 @@ def _answer_glue(request: _Request, model: RobertaModel, task: Any) -> tuple[int
     names = [str(i) for i in range(len(scores))]
     if path.is_file():  # prepare has kept the official indices of splits with labels
         lines = path.read_text(encoding="utf-8").split("\n")[1:-1]
-        names = _as_many([line.partition("\t")[0] for line in lines], len(scores), path)
+        names = _checked_names([line.partition("\t")[0] for line in lines], len(scores), path)
     rows = (f"{name}\t{answer}\n" for name, answer in zip(names, answers))
     return len(scores), {request.output: "index\tprediction\n" + "".join(rows)}
 
@@ -144,11 +144,11 @@ def _answer_race(request: _Request, model: RobertaModel, task: Any) -> tuple[int
     inputs = [f"net_input{i + 1}" for i in range(task.args.num_classes)]
     scores = _scores(request, model, task, inputs, head)
     answers = (_LETTERS[best] for best in scores.argmax(axis=1))
-    by_name = dict(zip(_as_many(names, len(scores), path), answers))
+    by_name = dict(zip(_checked_names(names, len(scores), path), answers))
     return len(by_name), {request.output: json.dumps(by_name, indent=1) + "\n"}
 
 
-def _as_many(names: list[str], number: int, path: Path) -> list[str]:
+def _checked_names(names: list[str], number: int, path: Path) -> list[str]:
     if len(names) != number:
         raise CheckpointError(
             f"{path} has {len(names):,} examples, but the data beside it {number:,}; prepare them again."
@@ -179,10 +179,10 @@ def _scores(
             f"but {request.checkpoint} takes {model.max_positions()}; prepare with --max-positions."
         )
     order = np.argsort(lengths, kind="stable")  # little padding
-    how = {"features_only": True, "classification_head_name": head}
+    options = {"features_only": True, "classification_head_name": head}
     scored = []
     for batch in batches(dataset, order, request.batch_size, model):
-        logits = [model(**batch[name], **how)[0] for name in inputs]
+        logits = [model(**batch[name], **options)[0] for name in inputs]
         scored.append(torch.cat(logits, dim=1).float().cpu().numpy())
     scores = np.concatenate(scored)
     if not np.isfinite(scores).all():

@@ -194,9 +194,9 @@ class Tokens:
             inside = self.warp.inside(keys)
             keys, num_rows, before = self.warp.rows(keys)
             rows_per_token = self.warp.rows_per_token
-        asked = slice(-1, None) if self.last_only else slice(None)
-        inside = None if inside is None else inside[:, asked]
-        return Positions(keys[:, asked], keys, num_rows, rows_per_token, before, inside)
+        queries = slice(-1, None) if self.last_only else slice(None)
+        inside = None if inside is None else inside[:, queries]
+        return Positions(keys[:, queries], keys, num_rows, rows_per_token, before, inside)
 
     def facing(self, source: Tokens, ratio: float) -> Positions:
         """Return the positions of these target tokens as queries, and of ``source``'s tokens as keys.

@@ -45,7 +45,7 @@ class PreparedSignal(PreparedPositions):
         signal: the position encoder that the rows belong to.
         table: its rows, [N, S, L, C].
         owners: the L blocks, in the table's order.
-        at: where ``tokens`` stand.
+        at: the positions of ``tokens``.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ def _projection_biases(owners: list[nn.Module], streams: tuple[str, ...]) -> Ten
     None if they cannot be added to the rows before the blocks run: a projection has no bias or is not a
     plain linear layer, a block is sharded, or joint keys take rows of both sides.
     """
-    whole = (PositionBiasedEncoderBlock, PositionBiasedDecoderBlock)
-    if any(not isinstance(b, whole) or getattr(b, "cross_self_attention", False) for b in owners):
+    kinds = (PositionBiasedEncoderBlock, PositionBiasedDecoderBlock)
+    if any(not isinstance(b, kinds) or getattr(b, "cross_self_attention", False) for b in owners):
         return None
     biases = [own_bias(projection_of(block, stream)) for stream in streams for block in owners]
-    whole_biases = [bias for bias in biases if bias is not None]
-    return torch.stack(whole_biases) if len(whole_biases) == len(biases) else None
+    existing = [bias for bias in biases if bias is not None]
+    return torch.stack(existing) if len(existing) == len(biases) else None

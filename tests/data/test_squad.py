@@ -141,7 +141,7 @@ def change(where, **fields):
         (change("answer", text=" "), r"question q2 has an empty answer\."),
         (change("answer", answer_start="4"), r"`answer_start` must be of type int, but is '4'"),
         (change("question", answers=[]), r"q2 has no answer, which every question of 1\.1 must"),
-        (change("question", id="q1"), r"every id must occur once, but q1 is there twice\."),
+        (change("question", id="q1"), r"every id must occur once, but q1 comes twice\."),
         (change("question", id=7), r"`id` must be of type str, but is 7"),
         (change("question", is_impossible=True), r"q2 is_impossible, but has 1 answers\."),
         ({"data": []}, r"must hold questions, but holds none\."),

@@ -51,7 +51,7 @@ def read_examples(task: GlueTask, split: str, paths: list[Path]) -> tuple[list[E
     chosen = _mrpc_rows(split, paths[1]) if len(paths) > 1 else None
     examples: list[Example] = []
     broken = 0
-    for place, row in _rows(paths[0], task):
+    for where, row in _rows(paths[0], task):
         if row is None:
             broken += 1
             continue
@@ -59,7 +59,7 @@ def read_examples(task: GlueTask, split: str, paths: list[Path]) -> tuple[list[E
             continue
         inputs = tuple(row[name] for name in task.inputs)
         index = row.get("index", str(len(examples)))
-        examples.append(Example(index, inputs, _label(task, row[task.label], place)))
+        examples.append(Example(index, inputs, _label(task, row[task.label], where)))
     if not examples:
         raise TextDataError(f"{paths[0]} holds no example for {split}.")
     if split != "train":
@@ -81,27 +81,27 @@ def _rows(path: Path, task: GlueTask) -> Iterator[tuple[str, dict[str, str] | No
                 )
     for number, line in lines:
         cells = line.split("\t")
-        place = f"{path}, line {number}"
+        where = f"{path}, line {number}"
         if len(cells) == len(columns):
-            yield place, dict(zip(columns, cells))
+            yield where, dict(zip(columns, cells))
         elif task.skips_broken_lines:
-            yield place, None
+            yield where, None
         else:
-            raise TextDataError(f"{place} must have {len(columns)} columns, but has {len(cells)}.")
+            raise TextDataError(f"{where} must have {len(columns)} columns, but has {len(cells)}.")
 
 
-def _label(task: GlueTask, text: str, place: str) -> str:
+def _label(task: GlueTask, text: str, where: str) -> str:
     if task.labels:
         if text not in task.labels:
             rule = ", ".join(task.labels)
-            raise TextDataError(f"{place}: the label must be one of {rule}, but is {shown(text)}.")
+            raise TextDataError(f"{where}: the label must be one of {rule}, but is {shown(text)}.")
         return text
     try:
         score = float(text)
     except ValueError:
         score = math.nan
     if not 0 <= score <= 5:
-        raise TextDataError(f"{place}: the score must be from 0 to 5, but is {shown(text)}.")
+        raise TextDataError(f"{where}: the score must be from 0 to 5, but is {shown(text)}.")
     return text
 
 

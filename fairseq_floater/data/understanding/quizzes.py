@@ -145,8 +145,8 @@ def _write_race(folder: Path, level: str, draws: Draws, count: int) -> int:
     for number, numbers in enumerate(draws.lists(count, RACE_SPANS[level])):
         questions = list(race_questions(numbers))
         options, answers = [], []
-        for place, question in enumerate(questions):
-            right = (number + 2 * place) % 4  # each letter as often as the others
+        for index, question in enumerate(questions):
+            right = (number + 2 * index) % 4  # each letter as often as the others
             shown = draws.shuffled(question.wrong)
             options.append([*shown[:right], str(question.answer), *shown[right:]])
             answers.append("ABCD"[right])

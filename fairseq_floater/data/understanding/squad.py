@@ -67,13 +67,13 @@ def _files(raw: Path, version: str | None, given: dict[str, Path | None]) -> dic
     if version is None and None in given.values():
         missing = [split for split, path in given.items() if path is None]
         names = {v: [f"{_NAMES[split]}-v{v}.json" for split in missing] for v in PUBLISHED}
-        held = [v for v in PUBLISHED if all((raw / name).is_file() for name in names[v])]
-        if len(held) != 1:
-            number = "both" if held else "neither"
+        complete = [v for v in PUBLISHED if all((raw / name).is_file() for name in names[v])]
+        if len(complete) != 1:
+            number = "both" if complete else "neither"
             wanted = " or ".join(" and ".join(names[v]) for v in PUBLISHED)
-            remedy = "choose with --data-version" if held else "give --train and --valid"
+            remedy = "choose with --data-version" if complete else "give --train and --valid"
             raise TextDataError(f"{raw} must hold {wanted}, but holds {number}; {remedy}.")
-        version = held[0]
+        version = complete[0]
     files = {}
     for split, path in given.items():
         file = raw / (f"{_NAMES[split]}-v{version}.json" if path is None else path)
@@ -154,8 +154,8 @@ class _Split:
         subwords, spans = self.subwords.encode_with_offsets(passage.text)
         questions = []
         for question in passage.questions:
-            places = (self._covering(spans, passage, question, a) for a in question.answers)
-            answers = [place for place in places if place is not None]
+            covered = (self._covering(spans, passage, question, a) for a in question.answers)
+            answers = [span for span in covered if span is not None]
             # It would teach that the passage has no answer. In valid, the scorer needs all questions.
             if self.name == "train" and question.answers and not answers:
                 continue
@@ -181,7 +181,7 @@ class _Split:
     def _covering(
         self, spans: list[tuple[int, int]], passage: Passage, question: Question, answer: Answer
     ) -> tuple[int, int] | None:
-        start = _place(passage.text, answer)
+        start = _start_of(passage.text, answer)
         end = start + len(answer.text)
         inside = [k for k, (a, b) in enumerate(spans) if max(a, start) < min(b, end)]
         if start < 0 or not inside:
@@ -192,7 +192,7 @@ class _Split:
         return inside[0], inside[-1]
 
 
-def _place(passage: str, answer: Answer) -> int:
+def _start_of(passage: str, answer: Answer) -> int:
     """Return where the answer begins: at its offset or at most two characters away, else -1."""
     for slip in sorted(range(-_SLIP, _SLIP + 1), key=abs):
         start = answer.start + slip

@@ -64,18 +64,16 @@ def read_squad(path: Path) -> Squad:
     items = [item for paragraph in paragraphs for item in paragraph["qas"]]
     if not items:
         raise TextDataError(f"{path} must hold questions, but holds none.")
-    second = content.get("version") in ("2.0", "v2.0")
-    second |= any("is_impossible" in item for item in items)
+    is_v2 = content.get("version") in ("2.0", "v2.0")
+    is_v2 |= any("is_impossible" in item for item in items)
     ids = set()
     for item in items:
         if item["id"] in ids:
-            raise TextDataError(
-                f"{path}: every id must occur once, but {item['id']} is there twice."
-            )
+            raise TextDataError(f"{path}: every id must occur once, but {item['id']} comes twice.")
         ids.add(item["id"])
-        _check_answers(item, second, path)
+        _check_answers(item, is_v2, path)
     passages = (Passage(p["context"], tuple(map(_question, p["qas"]))) for p in paragraphs)
-    return Squad("2.0" if second else "1.1", tuple(passages))
+    return Squad("2.0" if is_v2 else "1.1", tuple(passages))
 
 
 def _question(item: dict[str, Any]) -> Question:
@@ -83,13 +81,13 @@ def _question(item: dict[str, Any]) -> Question:
     return Question(item["id"], item["question"], tuple(answers))
 
 
-def _check_answers(item: dict[str, Any], second: bool, path: Path) -> None:
-    place, answers = f"{path}: question {item['id']}", item["answers"]
+def _check_answers(item: dict[str, Any], is_v2: bool, path: Path) -> None:
+    where, answers = f"{path}: question {item['id']}", item["answers"]
     impossible = item.get("is_impossible", False)
     if impossible and answers:
-        raise TextDataError(f"{place} is_impossible, but has {len(answers)} answers.")
+        raise TextDataError(f"{where} is_impossible, but has {len(answers)} answers.")
     if not impossible and not answers:
-        rule = " and is not is_impossible" if second else ", which every question of 1.1 must have"
-        raise TextDataError(f"{place} has no answer{rule}.")
+        rule = " and is not is_impossible" if is_v2 else ", which every question of 1.1 must have"
+        raise TextDataError(f"{where} has no answer{rule}.")
     if not all(answer["text"].strip() for answer in answers):
-        raise TextDataError(f"{place} has an empty answer.")
+        raise TextDataError(f"{where} has an empty answer.")

@@ -213,8 +213,8 @@ def _by_name(named: _Named) -> dict[str, list[FilePath]]:
     """Return the paths of each name, one per seed; raises UsageError if a name has a path twice."""
     paths: dict[str, dict[Path, FilePath]] = {}
     for name, path in named:
-        seeds, place = paths.setdefault(name, {}), Path(path).resolve()
-        if place in seeds:
+        seeds, resolved = paths.setdefault(name, {}), Path(path).resolve()
+        if resolved in seeds:
             raise UsageError(f"`{name}={path}` is given twice, but must differ for each seed.")
-        seeds[place] = path
+        seeds[resolved] = path
     return {name: list(seeds.values()) for name, seeds in paths.items()}
