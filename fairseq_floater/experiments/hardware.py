@@ -101,7 +101,7 @@ class Machines:
         """Return fairseq-train's options of this hardware, without the rank."""
         options = ["--cpu"] if self.on_cpu else []
         if not self.torchrun and not self.on_cpu:
-            # Else fairseq takes every GPU that it sees.
+            # Otherwise fairseq would use every GPU that it sees.
             options += ["--distributed-world-size", str(self.world)]
         if self.world > 1:
             # fairseq hands a checkpoint from process to process in a form that torch >= 2.6 refuses.

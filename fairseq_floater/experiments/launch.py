@@ -174,7 +174,7 @@ class Launcher:
     def _start(
         self, command: list[str], stdout: Any, stderr: Any, locks: Sequence[int]
     ) -> subprocess.Popen[bytes]:
-        # Ctrl-C or a closed terminal signals every process. Commands shall get SIGTERM alone.
+        # Ctrl-C or a closed terminal signals every process. Commands must get only SIGTERM.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
         try:
             child = subprocess.Popen(

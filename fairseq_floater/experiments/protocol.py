@@ -68,7 +68,7 @@ class Protocol(TranslationJob):
 
     def steps(self) -> None:
         self.experiment.check_average(self.request.system)
-        # Find a tokenizer that is not installed before training.
+        # Fails before training if the tokenizer is not installed.
         bleu_metric(self.experiment.config.data.tokenize, self.settings["target"])
         options = self.check_options()
         positions = None if self.request.system.encoder == PLAIN else options

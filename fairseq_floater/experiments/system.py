@@ -63,8 +63,8 @@ class System:
                 )
         if self.encoder == PLAIN and (self.options or self.target or self.blocks != "all"):
             raise UsageError(
-                "fairseq's own model takes no positions and only the configuration's options, because others "
-                f"start from it, but was given {' '.join(self.words())}."
+                f"`--encoder {PLAIN}` must not have positions, nor options besides the configuration's, "
+                f"because other systems start from it, but was given {' '.join(self.words())}."
             )
         if self.options and not self.options[0].startswith("--"):
             raise UsageError(

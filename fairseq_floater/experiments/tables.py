@@ -77,7 +77,7 @@ class Table(ABC):
         """Return why no table can be made yet; empty if one can."""
 
     def run(self) -> None:
-        """Run the cells, except those that other processes are running; a failure stops no other cell.
+        """Run the cells, except those that other processes are running; others go on if one fails.
 
         Raises:
             UserError: a cell failed.

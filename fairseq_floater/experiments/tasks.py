@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the comparison of each task, then show the published numbers. A failure stops no other task.
+    """Run the comparison of each task, then show the published numbers. Others go on if one fails.
 
     Raises:
         UserError: runs of a task failed.

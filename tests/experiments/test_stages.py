@@ -131,8 +131,8 @@ def test_options_of_a_run_overrule_the_configuration():
             "`--target` is not an option of the model: write it before",
         ),
         ("--encoder rope -- --position-encoder t5", "is chosen by `--encoder`, before `--`"),
-        ("--encoder plain -- --dropout 0.3", "takes no positions and only the configuration's"),
-        ("--encoder plain --blocks input", "takes no positions and only the configuration's"),
+        ("--encoder plain -- --dropout 0.3", "must not have positions, nor options besides"),
+        ("--encoder plain --blocks input", "must not have positions, nor options besides"),
     ],
 )
 def test_options_that_a_run_cannot_have_are_refused_before_it_begins(words, message):
