@@ -71,8 +71,8 @@ class Choice:
     num_times: int
     record: SolveRecord = field(default_factory=SolveRecord, compare=False)
 
-    def within(self, tolerance: float | None = None) -> bool:
-        """Return whether values (None: to VALUE_TOLERANCE) and gradient are exact enough."""
+    def is_exact_enough(self, tolerance: float | None = None) -> bool:
+        """Return whether errors of values (None: VALUE_TOLERANCE) and gradient are small enough."""
         tolerance = VALUE_TOLERANCE if tolerance is None else tolerance
         return self.value_error <= tolerance and (
             self.gradient_error is None or self.gradient_error <= GRADIENT_TOLERANCE
@@ -129,9 +129,9 @@ def choose(
     for solver, step in candidates:
         choice = estimate(solver, step, windows[0])
         for rows in windows[1:]:
-            if choice.within(tolerance) or (solver, step) == candidates[-1]:
+            if choice.is_exact_enough(tolerance) or (solver, step) == candidates[-1]:
                 choice = _worse(choice, estimate(solver, step, rows))
-        if choice.within(tolerance):
+        if choice.is_exact_enough(tolerance):
             return choice
     if choice.value_error == float("inf") and len(times) >= 32:
         return choose(dynamics, p0, times[: len(times) // 2], training, candidates)

@@ -196,7 +196,7 @@ class FlowSolver:
 
     def _report(self, choice: Choice, in_training: bool) -> None:
         self.error = choice.value_error
-        too_large = not choice.within()
+        too_large = not choice.is_exact_enough()
         engine = f"{choice.solver}, step {choice.step_size or 'adaptive'}"
         if (engine, too_large) == self._reported or not (too_large or in_training):
             return

@@ -113,7 +113,7 @@ class Shifting:
         if not -float("inf") < low < high < float("inf"):
             raise ValueError(
                 "`--position-shift` must be a whole number of at least 2, such as 500, or LOW:HIGH with "
-                f"LOW < HIGH, such as -5:5, or fill:500, each perhaps with :{SHARED} behind it, but is "
+                f"LOW < HIGH, such as -5:5, or fill:500, each optionally followed by :{SHARED}, but is "
                 f"{value!r} instead."
             )
         return cls(low, high, False, shared)

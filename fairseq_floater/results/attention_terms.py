@@ -63,10 +63,10 @@ class Term(BlockStream):
         """
         unit = self.trained or int(self.distances.max()) + 1
         ahead = self.values[:, self.distances >= 0]
-        places = {"1": 1, "T/2": -(-unit // 2), "T": unit, "2T": 2 * unit, "3T": 3 * unit - 1}
+        distances = {"1": 1, "T/2": -(-unit // 2), "T": unit, "2T": 2 * unit, "3T": 3 * unit - 1}
         means = {
             name: float(ahead[:, d].nanmean()) if d < ahead.size(1) else None
-            for name, d in places.items()
+            for name, d in distances.items()
         }
         steps = ahead.nan_to_num(0.0).diff(dim=1).abs().amax(dim=0)
         if self.stream in ("content", "values"):  # vectors of equal size may still differ
@@ -74,7 +74,7 @@ class Term(BlockStream):
         moves = steps > _NOTHING
         last = int(moves.nonzero().max()) + 1 if bool(moves.any()) else 0
         return {
-            **self.place(),
+            **self.location(),
             "furthest": ahead.size(1) - 1,
             "means": means,
             "alike_from": last if last < ahead.size(1) - 1 else None,
@@ -96,9 +96,9 @@ def read_terms(
         readers = _Readers(encoder, parts, count)
         for index, part in enumerate(parts):
             where = "cross-attention" if encoder.spec.crosses else name
-            place = (where, part.block_index + 1)
+            location = (where, part.block_index + 1)
             for stream, *term in readers.terms(index):
-                terms.append(Term(*place, stream, known, readers.distances, *term))
+                terms.append(Term(*location, stream, known, readers.distances, *term))
     return terms
 
 

@@ -221,11 +221,11 @@ def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
     target = args.position_target
     encoder = encoder_class(args.position_encoder, target)
     options = encoder_options(args)
-    place = "inside attention" if target in ("attention", "relative") else f"target {target}"
+    where = "inside attention" if target in ("attention", "relative") else f"target {target}"
     chosen = args.position_blocks
     if chosen not in (ALL_BLOCKS, INPUT_BLOCK):  # the figure counts blocks from 1
         chosen = ", ".join(str(number + 1) for number in block_numbers(chosen) or ())
-    words = f"{encoder.title}, {place}, blocks {chosen}"
+    words = f"{encoder.title}, {where}, blocks {chosen}"
     has_delta = "floater_delta" in options and target != "relative"
     words += f", delta {options['floater_delta']}" if has_delta else ""
     return encoder.name, words, encoder.describe(options, target)

@@ -46,7 +46,7 @@ class BlockStream:
     def name(self) -> str:
         return f"{self.stack}, block {self.block}, {self.stream}"
 
-    def place(self) -> dict[str, Any]:
+    def location(self) -> dict[str, Any]:
         return {"stack": self.stack, "block": self.block, "stream": self.stream}
 
 
@@ -90,7 +90,7 @@ class PositionTable(BlockStream):
             return {**nearest, "median_distance": float(near.median())}
 
         return {
-            **self.place(),
+            **self.location(),
             "positions": len(norms),
             "norms": lengths,
             "up_to_T": nearest(slice(unit - 1)),

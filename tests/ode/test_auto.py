@@ -26,7 +26,7 @@ def test_the_choice_is_exact_enough_and_the_coarsest_that_is(name, device, monke
     monkeypatch.setattr(choice_module, "CANDIDATES", {"cpu": candidates})
     dynamics, p0 = named_flow(name, dim=64)
     choice = choose(dynamics, p0, TIMES)
-    assert choice.within()
+    assert choice.is_exact_enough()
     exact = copy.deepcopy(dynamics).double()
     truth = solve(exact, p0.detach().double(), TIMES, step_size=0.0125).detach()
     values = solve(dynamics, p0, TIMES, **choice.options).detach()
@@ -34,7 +34,7 @@ def test_the_choice_is_exact_enough_and_the_coarsest_that_is(name, device, monke
     coarser = candidates[: candidates.index((choice.solver, choice.step_size))]
     for solver, step in coarser:
         monkeypatch.setattr(choice_module, "CANDIDATES", {"cpu": ((solver, step),)})
-        assert not choose(dynamics, p0, TIMES).within()
+        assert not choose(dynamics, p0, TIMES).is_exact_enough()
 
 
 @pytest.mark.parametrize("name", FLOWS)
@@ -94,7 +94,7 @@ def test_a_choice_leaves_gradients_and_random_numbers_alone():
 def test_a_flow_in_half_precision_is_measured_in_float32():
     dynamics, p0 = named_flow("small", dim=64)
     choice = choose(dynamics.half(), p0, TIMES)
-    assert choice.within() and choice.gradient_error is not None
+    assert choice.is_exact_enough() and choice.gradient_error is not None
 
 
 def test_a_flow_that_leaves_the_range_is_measured_as_far_as_it_goes():
