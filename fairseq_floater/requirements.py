@@ -55,7 +55,7 @@ def version_of(distribution: str) -> str | None:
         return None
 
 
-def fairseq_found() -> str:
+def installed_fairseq() -> str:
     """Return the name and version of the installed fairseq, for messages."""
     if importlib.util.find_spec("fairseq") is None:
         return "no fairseq"
@@ -85,7 +85,7 @@ def check_python() -> None:
     if sys.version_info[:2] < OLDEST_PYTHON:
         raise UnsupportedError(
             f"fairseq_floater needs {NEEDED}, but this is Python {platform.python_version()} with "
-            f"{fairseq_found()}."
+            f"{installed_fairseq()}."
         )
 
 
@@ -119,7 +119,7 @@ def check_fairseq() -> None:
         ) from None
     except Exception as error:  # official fairseq: a ValueError of the dataclasses module
         raise UnsupportedError(
-            f"fairseq_floater needs {NEEDED}, but found {fairseq_found()}, which cannot be imported "
+            f"fairseq_floater needs {NEEDED}, but found {installed_fairseq()}, which cannot be imported "
             f"by Python {platform.python_version()}: {first_line(error)}."
         ) from error
 

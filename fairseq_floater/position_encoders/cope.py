@@ -39,9 +39,9 @@ class Interpolated(torch.autograd.Function):
         to_right = gradient * share.to(columns.dtype)
         of_columns = torch.zeros_like(columns).scatter_add_(-1, left, gradient - to_right)
         of_following = torch.zeros_like(columns).scatter_add_(-1, left, to_right)
-        own, following = (x.unflatten(-1, (-1, ctx.n)) for x in (of_columns, of_following))
-        own[..., 1:] += following[..., :-1]
-        own[..., -1] += following[..., -1]
+        direct, following = (x.unflatten(-1, (-1, ctx.n)) for x in (of_columns, of_following))
+        direct[..., 1:] += following[..., :-1]
+        direct[..., -1] += following[..., -1]
         of_places = gradient * (_following(columns, ctx.n) - columns).gather(-1, left)
         return of_columns, of_places.to(places.dtype), None, None
 

@@ -117,8 +117,8 @@ class InitialValues(StartValues):
             values = sinusoid_rows(1, spec.dim, spec.padding_idx) if first else 0 * values
         self.values = nn.Parameter(values / self.lr_scale)
         self.requires_grad_(trains_start(spec.options))
-        own = spec.options["floater_theta"] == BLOCK
-        self.dynamics = initial_dynamics(spec, spec.dim) if own else None
+        has_dynamics = spec.options["floater_theta"] == BLOCK
+        self.dynamics = initial_dynamics(spec, spec.dim) if has_dynamics else None
 
 
 def initial_dynamics(spec: EncoderSpec, width: int) -> PositionDynamics:

@@ -122,8 +122,8 @@ def plot_models(
         figures.append(figure := plot_positions(path, output, into=tables, **options))
         if not tables:
             raise CheckpointError(f"{path} has no position table for a panel: {figure.model}.")
-        own = [t for t in tables if t.stream != BASE and bool(t.rows.diff(dim=0).any())]
-        panels.append((figure.model.partition(",")[0], (own or tables)[0]))
+        of_encoder = [t for t in tables if t.stream != BASE and bool(t.rows.diff(dim=0).any())]
+        panels.append((figure.model.partition(",")[0], (of_encoder or tables)[0]))
     names = [Path(path).name for path in checkpoint]
     draw_panels(panels, output, " · ".join([*names, f"fairseq_floater {__version__}"]))
     return PanelFigure(output, figures)

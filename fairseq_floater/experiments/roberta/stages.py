@@ -23,7 +23,7 @@ from fairseq_floater.verbs import as_options, as_path
 ROBERTA = "roberta"  # the system that is fairseq's model
 FLOATER = "floater"
 # Target -> options that it refuses, although the configuration sets them for qkv.
-_OF_OTHER_TARGETS = {"hidden": ("floater-start",), "relative": ("floater-start", "floater-delta")}
+_REFUSED_BY_TARGET = {"hidden": ("floater-start",), "relative": ("floater-start", "floater-delta")}
 
 
 def system_name(system: System) -> str:
@@ -63,7 +63,7 @@ class RobertaExperiment(ConfiguredExperiment):
 
     def model(self, system: System) -> list[str]:
         shape = {key: value for key, value in self.config.shape.items() if key != "arch"}
-        refused = _OF_OTHER_TARGETS.get(system.resolved_target or "", ())
+        refused = _REFUSED_BY_TARGET.get(system.resolved_target or "", ())
         if system.encoder == FLOATER:
             shape |= {k: v for k, v in self.config.floater.items() if k not in refused}
         # A later option wins: those of the command line come last.

@@ -64,9 +64,10 @@ class QuestionAnsweringCriterion(FairseqCriterion):
         counted = has_answer
         if self.second:
             counted = torch.ones_like(has_answer)
-            said = answerable > 0
+            predicted = answerable > 0
             exact, f1 = (
-                torch.where(has_answer, hit * said, (~said).float()) for hit in (exact, f1)
+                torch.where(has_answer, hit * predicted, (~predicted).float())
+                for hit in (exact, f1)
             )
         return {
             "exact": (exact * counted).sum(),
