@@ -6,6 +6,7 @@ inputs. Fewer checkpoints than `--last` or `--best` asks for are an error, never
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -178,7 +179,8 @@ def _best(folder: Path, count: int) -> list[Path]:
         if value is None:
             raise CheckpointError(f"{path} holds no validation value (saved without validation).")
         sign = -1 if _saving(state).get("maximize_best_checkpoint_metric") else 1
-        ranked.append((sign * float(value), str(path), path))
+        if not math.isnan(value):  # of a diverged training
+            ranked.append((sign * float(value), str(path), path))
     if len(ranked) < count:
         raise CheckpointError(
             f"{folder} holds {len(ranked)} validated checkpoints, fewer than {count}."

@@ -83,6 +83,10 @@ def test_the_best_are_the_best(tmp_path):
         torch.save({**state, "cfg": None, "args": Namespace(**options)}, path)
     report = average([tmp_path / "c"], tmp_path / "b.pt", best=1)
     assert report.inputs[0]["path"].endswith("checkpoint1.pt")
+    state["extra_state"]["val_loss"] = float("nan")
+    torch.save(state, path)
+    with pytest.raises(CheckpointError, match="holds 4 validated checkpoints, fewer than 5"):
+        average([tmp_path / "c"], tmp_path / "n.pt", best=5)
 
 
 def test_checkpoints_saved_by_updates(tmp_path):
