@@ -11,7 +11,7 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments import commands
 from fairseq_floater.experiments.hardware import add_machine_options, machines_from_args, use_gpus
 from fairseq_floater.experiments.run_folder import RunFolder
-from fairseq_floater.experiments.stages import STAGES
+from fairseq_floater.experiments.stages import STAGES, Experiment
 from fairseq_floater.experiments.system import add_system_options, system_from_args
 from fairseq_floater.verbs import add_verb, from_options
 
@@ -29,7 +29,7 @@ def add_args(verbs: Any) -> None:
         work = commands.work_of(args)
         data = args.data or work / "data" / "bin"
         places = {"data": data, "work": work, "donor": args.donor, "seed": args.seed}
-        arguments = commands.experiment_of(args).arguments(
+        arguments = Experiment(args.config).arguments(
             args.stage, system_from_args(args), machines=machines_from_args(args), **places
         )
         return Arguments(arguments)
@@ -56,7 +56,7 @@ def add_run(verbs: Any) -> None:
     from fairseq_floater.experiments.protocol import Protocol
 
     def run(args: argparse.Namespace) -> RunFolder | None:
-        experiment = commands.experiment_of(args)
+        experiment = Experiment(args.config)
         request = RunRequest(
             experiment,
             system_from_args(args),

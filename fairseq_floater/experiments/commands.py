@@ -9,9 +9,7 @@ import argparse
 import re
 from pathlib import Path
 
-from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.hardware import add_machine_options
-from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.verbs import as_options
 
 # A small model gains little from several threads. Trainings side by side use all cores.
@@ -20,7 +18,7 @@ CONFIG_HELP = "configuration of an experiment: a YAML file as in configs/"
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add the options that :func:`experiment_of` and :func:`work_of` read."""
+    """Add CONFIG, and ``--work``, which :func:`work_of` reads."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help=CONFIG_HELP)
     parser.add_argument(
         "--work",
@@ -28,12 +26,6 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where everything goes (default: work/<name of CONFIG>)",
     )
-
-
-def experiment_of(args: argparse.Namespace) -> Experiment:
-    if not args.config.is_file():
-        raise UserError(f"There is no configuration {args.config}.")
-    return Experiment(args.config)
 
 
 def work_of(args: argparse.Namespace) -> Path:

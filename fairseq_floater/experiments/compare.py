@@ -20,7 +20,6 @@ from fairseq_floater.experiments.commands import (
     ONE_THREAD,
     add_config,
     add_node_options,
-    experiment_of,
     seeds,
     work_of,
 )
@@ -32,6 +31,7 @@ from fairseq_floater.experiments.preparation import RunRequest
 from fairseq_floater.experiments.protocol import WARM_START_MARK, Protocol
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.screen import duration
+from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
 from fairseq_floater.experiments.tables import Table, add_table_options
 from fairseq_floater.experiments.variants import (
@@ -68,7 +68,7 @@ class ComparisonTable(Table):
     """
 
     def __init__(self, args: argparse.Namespace):
-        self.experiment, args.work = experiment_of(args), work_of(args)
+        self.experiment, args.work = Experiment(args.config), work_of(args)
         if args.by_length:
             _ = self.experiment.s2l  # raises ConfigError if there is no such section
         only_shows = args.table or args.status

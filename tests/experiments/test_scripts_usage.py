@@ -31,7 +31,7 @@ CONFIGS |= {"tiny": "roberta_tiny", "base": "roberta_base"}
     ("words", "code", "message"),
     [
         ("protocol.sh --encoder floater", 2, "arguments are required: CONFIG"),
-        ("protocol.sh nowhere.yaml --encoder floater", 1, "There is no configuration nowhere.yaml"),
+        ("protocol.sh nowhere.yaml --encoder floater", 2, "There is no configuration nowhere.yaml"),
         ("protocol.sh {config}", 2, "arguments are required: --encoder"),
         ("protocol.sh {config} --encoder fourier", 2, "fourier"),
         ("protocol.sh {config} --encoder floater --work /dev/null/x", 1, "cannot be made"),
