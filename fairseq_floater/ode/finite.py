@@ -19,9 +19,9 @@ from torch import Tensor
 # with initial scale 0.01: 6e4; with delta 0.03: 4e6. The qkv form: 6e4; with time scale 100: 6e2, because
 # the time scale divides it.
 ADVICE = (
-    "Train with a smaller --floater-delta, --floater-init-scale or --floater-lr-scale, in the qkv form "
-    "also with a larger --floater-time-scale; --position-encoder rotation_flow keeps its norm at any length. "
-    "A trained model needs shorter input."
+    "Train with --floater-time log or a smaller --floater-delta, --floater-init-scale or --floater-lr-scale, "
+    "in the qkv form also with a larger --floater-time-scale; --position-encoder rotation_flow keeps its "
+    "norm at any length. A trained model needs shorter input."
 )
 _STEP = "If the solver diverged and not the flow, pass a smaller --floater-step-size."
 
