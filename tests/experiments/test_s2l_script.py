@@ -90,7 +90,7 @@ def test_a_conversion_is_scored_before_and_after_training_on(tmp_path):
     ("words", "code", "message"),
     [
         ((), 2, "the following arguments are required: CONFIG"),
-        ((ROOT / "configs" / "numbers_en_de.yaml",), 2, "no short-to-long experiment"),
+        ((ROOT / "configs" / "numbers_en_de.yaml",), 2, "not a short-to-long experiment"),
         ((ROOT / "configs" / "text_s2l.yaml",), 2, "pass its folder with --raw"),
     ],
 )
