@@ -17,9 +17,9 @@ def parsed(words, tool="train"):
 
 
 def value(words, option):
-    """The last value of an option."""
-    places = [i for i, word in enumerate(words) if word == option]
-    return words[places[-1] + 1]
+    """Return the last value of an option."""
+    indices = [i for i, word in enumerate(words) if word == option]
+    return words[indices[-1] + 1]
 
 
 def commands(printed):

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from command_lines import value
 from toy import ROOT
 
 from fairseq_floater.experiments.launch import CommandError, Launcher
@@ -31,7 +32,7 @@ class FakeLauncher(Launcher):
         if step == self.fails:
             raise CommandError(f"{name}: the command failed; see the end of {log}.")
         if step.startswith("train"):
-            folder = Path(words[words.index("--save-dir") + 1])
+            folder = Path(value(words, "--save-dir"))
             folder.mkdir(parents=True)
             (folder / "checkpoint_best.pt").write_bytes(b"one")
         elif step == "validate":
@@ -44,7 +45,7 @@ class FakeLauncher(Launcher):
             tests.write_text('{"test": "test", "test_long": "test1"}')
         elif "--json" in words:
             result = {"bleu": {"score": 12.5}, "score": 87.5, "f1": 87.5}
-            Path(words[words.index("--json") + 1]).write_text(json.dumps(result))
+            Path(value(words, "--json")).write_text(json.dumps(result))
 
 
 def run(work, encoder, launcher=None, *, scratch=False, config=CONFIG, **asked):
@@ -112,12 +113,12 @@ def _step(words):
         return Path(words[1]).name
     if words[2] == "fairseq_floater":
         if words[3] == "predict":
-            return f"predict {words[words.index('--split') + 1]}"
+            return f"predict {value(words, '--split')}"
         return " ".join(words[3:5]) if words[3] in ("glue", "race", "squad") else words[3]
     step = words[2].removeprefix("fairseq_cli.")
     if step == "train":
-        return f"train {Path(words[words.index('--save-dir') + 1]).parent.name}"
+        return f"train {Path(value(words, '--save-dir')).parent.name}"
     if step == "generate":
         step = "losses" if "--score-reference" in words else step
-        return f"{step} {words[words.index('--gen-subset') + 1]}"
+        return f"{step} {value(words, '--gen-subset')}"
     return step

@@ -93,7 +93,7 @@ def average(
     mean, state, records = _accumulate(paths)
     extra = dict(state.get("extra_state") or {})
     seconds = extra.get("previous_training_time")
-    # The exponential moving average (EMA) of one checkpoint is not that of the mean.
+    # A moving average (EMA) belongs to one checkpoint; the mean has none.
     if isinstance(extra.get("ema"), dict):
         del extra["ema"]
     state |= {"model": mean, "extra_state": {**extra, "averaged": records}}

@@ -7,6 +7,7 @@ import random
 import pytest
 import roberta_toy
 import yaml
+from command_lines import value
 from fake_launcher import RobertaLauncher, write
 from toy import ROOT, killed, run
 
@@ -191,7 +192,7 @@ def test_a_longer_model_has_data_of_its_own(tmp_path):
     prepared = [words for step, words in of_steps if step == "race prepare"]
     data = [str(tmp_path / "data" / name) for name in ("race-256", "race")]
     for words, folder, length in zip(prepared, data, ("256", "128")):
-        assert folder in words and words[words.index("--max-positions") + 1] == length
+        assert folder in words and value(words, "--max-positions") == length
     assert len(prepared) == 2
     assert [words[3] for step, words in of_steps if step == "train seed-1"] == data
 

@@ -248,7 +248,7 @@ def test_a_bad_configuration_is_one_sentence(tmp_path, change, message):
 
 
 def dry_run(*words, cwd):
-    """Return what a script prints in a dry run."""
+    """Return the output of a script's dry run."""
     command = ["bash", ROOT / "scripts" / words[0], *words[1:], "--dry-run"]
     return run(command, cwd=cwd, timeout=600).stdout
 

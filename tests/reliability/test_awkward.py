@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command_lines import value
 from fuzzing import call, inputs
 from hypothesis import example
 from hypothesis import strategies as st
@@ -63,7 +64,7 @@ def test_any_folder_reaches_fairseq_as_it_is(name):
     words = out.splitlines()
     place = f"./{name}" if name.startswith("-") else name
     assert words[0] == place
-    assert words[words.index("--save-dir") + 1] == f"{place}/plain/checkpoints"
+    assert value(words, "--save-dir") == f"{place}/plain/checkpoints"
 
 
 def run(script, *words, cwd):
@@ -94,7 +95,7 @@ def test_scripts_take_any_folder(tmp_path, script):
     place = f"./-{TOUCHING}"  # a word that begins with a dash would be an option
     assert f"{place}/numbers" in next(words for words in commands if "numbers" in words)
     training = next(words for words in commands if "fairseq_cli.train" in words)
-    folder = training[training.index("--save-dir") + 1]
+    folder = value(training, "--save-dir")
     assert folder.startswith(f"{place}/")
     assert folder.endswith("/checkpoints")
     assert list(tmp_path.iterdir()) == [config]
