@@ -17,7 +17,7 @@ from benchmarks.floor import Floor, measure_floor
 from benchmarks.records import Records
 from benchmarks.settings import Settings
 from benchmarks.timing import Row, Turn, comparison, side_by_side
-from fairseq_floater.checkpoints.rebuild import placeholder_dictionary
+from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
 from fairseq_floater.errors import UserError, one_line
 
 Subject = TypeVar("Subject")

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_floater.checkpoints.families import architecture, family_of
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
-from fairseq_floater.checkpoints.rebuild import architecture, build_model, family_of
+from fairseq_floater.checkpoints.rebuild import build_model
 from fairseq_floater.ode import Clock, PositionDynamics
 from fairseq_floater.position_encoders.floater import FloaterPositions
 from fairseq_floater.position_encoders.floater_options import solver_candidates

@@ -26,7 +26,7 @@ from benchmarks.launches import engines_of_a_gpu, update_launches
 from benchmarks.memory import peak_bytes
 from benchmarks.settings import Settings
 from benchmarks.timing import Row, Turn, exponent, summary
-from fairseq_floater.checkpoints.rebuild import placeholder_dictionary
+from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
 from fairseq_floater.transformer.stack_positions import owned_parts
 
 

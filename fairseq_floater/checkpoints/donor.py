@@ -13,25 +13,23 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch import Tensor
 
+from fairseq_floater.checkpoints.dictionaries import complete_languages, load_dictionaries
+from fairseq_floater.checkpoints.families import (
+    DEFAULT_POSITIONS,
+    FAMILIES,
+    ROBERTA,
+    Family,
+    architecture,
+    family_of,
+    split_heads,
+)
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
     is_position,
     load_checkpoint,
     model_args,
 )
-from fairseq_floater.checkpoints.rebuild import (
-    DEFAULT_POSITIONS,
-    FAMILIES,
-    ROBERTA,
-    BareTask,
-    Family,
-    architecture,
-    build_model,
-    complete_languages,
-    family_of,
-    load_dictionaries,
-    split_heads,
-)
+from fairseq_floater.checkpoints.rebuild import BareTask, build_model
 from fairseq_floater.errors import UsageError, refused_options
 from fairseq_floater.position_encoders import (
     POSITION_ENCODERS,

@@ -15,8 +15,8 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_floater.checkpoints.families import TOKENS
 from fairseq_floater.checkpoints.reading import CheckpointError, load_pickle
-from fairseq_floater.checkpoints.rebuild import TOKENS
 from fairseq_floater.checkpoints.vocabularies import read_vocabulary
 from fairseq_floater.errors import shown
 from fairseq_floater.records import read_json

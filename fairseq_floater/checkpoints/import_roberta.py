@@ -18,6 +18,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
 from torch import Tensor
 
+from fairseq_floater.checkpoints.dictionaries import MASK, load_dictionaries, read_dictionary
+from fairseq_floater.checkpoints.families import ROBERTA, TOKENS, architecture, family_of
 from fairseq_floater.checkpoints.hugging_face import HEAD, Source, read_hugging_face
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
@@ -28,16 +30,7 @@ from fairseq_floater.checkpoints.reading import (
     refuse_existing,
     save_checkpoint,
 )
-from fairseq_floater.checkpoints.rebuild import (
-    MASK,
-    ROBERTA,
-    TOKENS,
-    BareTask,
-    architecture,
-    family_of,
-    load_dictionaries,
-    read_dictionary,
-)
+from fairseq_floater.checkpoints.rebuild import BareTask
 from fairseq_floater.errors import refused_options
 from fairseq_floater.files import write_whole
 from fairseq_floater.transformer.bert import FAIRSEQ_EPS

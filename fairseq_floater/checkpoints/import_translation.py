@@ -20,6 +20,7 @@ from fairseq import options
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_floater.checkpoints.families import STACKS
 from fairseq_floater.checkpoints.hugging_face import read_config, read_weights
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
@@ -28,7 +29,7 @@ from fairseq_floater.checkpoints.reading import (
     refuse_existing,
     save_checkpoint,
 )
-from fairseq_floater.checkpoints.rebuild import STACKS, BareTask
+from fairseq_floater.checkpoints.rebuild import BareTask
 from fairseq_floater.checkpoints.vocabularies import read_marian_vocabulary
 from fairseq_floater.errors import UsageError, refused_options, shown
 from fairseq_floater.files import write_whole

@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from fairseq import tasks
 from fairseq.models.roberta import RobertaModel
 
+from fairseq_floater.checkpoints.families import TRANSLATION, architecture, family_of
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
-from fairseq_floater.checkpoints.rebuild import TRANSLATION, architecture, family_of
 from fairseq_floater.checkpoints.roberta_tasks import (
     batches,
     check_state,

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from fairseq.models.roberta import RobertaModel
 
+from fairseq_floater.checkpoints.dictionaries import task_options_of
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
-from fairseq_floater.checkpoints.rebuild import task_options_of
 from fairseq_floater.checkpoints.roberta_tasks import (
     batches,
     check_state,

@@ -13,14 +13,9 @@ import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.models.roberta import RobertaModel
 
+from fairseq_floater.checkpoints.dictionaries import load_dictionaries
+from fairseq_floater.checkpoints.families import ROBERTA, TOKENS, architecture, family_of
 from fairseq_floater.checkpoints.reading import CheckpointError, model_args
-from fairseq_floater.checkpoints.rebuild import (
-    ROBERTA,
-    TOKENS,
-    architecture,
-    family_of,
-    load_dictionaries,
-)
 
 
 def check_state(state: dict[str, Any], path: Path, data: Path) -> None:

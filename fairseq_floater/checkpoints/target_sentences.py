@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from fairseq.data import LanguagePairDataset, data_utils
 
-from fairseq_floater.checkpoints.reading import CheckpointError
-from fairseq_floater.checkpoints.rebuild import (
-    build_model,
+from fairseq_floater.checkpoints.dictionaries import (
     complete_languages,
     load_dictionaries,
     split_prefix,
 )
+from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.checkpoints.rebuild import build_model
 from fairseq_floater.checkpoints.roberta_tasks import lengths_of, on_device
 
 

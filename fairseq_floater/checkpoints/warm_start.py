@@ -22,7 +22,9 @@ import torch
 from fairseq.models import BaseFairseqModel
 from torch import Tensor
 
+from fairseq_floater.checkpoints.dictionaries import longest_sentence
 from fairseq_floater.checkpoints.donor import Donor, read_donor, start_model
+from fairseq_floater.checkpoints.families import ROBERTA
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
     config_of,
@@ -31,7 +33,6 @@ from fairseq_floater.checkpoints.reading import (
     refuse_existing,
     save_checkpoint,
 )
-from fairseq_floater.checkpoints.rebuild import ROBERTA, longest_sentence
 from fairseq_floater.position_encoders import all_options, has_base
 from fairseq_floater.position_encoders.floater import FloaterPositions
 from fairseq_floater.position_encoders.floater_options import BIAS, SINUSOID

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from fairseq import options as fairseq_options
 
-from fairseq_floater.checkpoints.rebuild import STACKS, longest_sentence
+from fairseq_floater.checkpoints.dictionaries import longest_sentence
+from fairseq_floater.checkpoints.families import STACKS
 from fairseq_floater.errors import UsageError, refused_options
 from fairseq_floater.experiments.system import System
 from fairseq_floater.position_encoders import distance_warning, foreign_options

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from fairseq_floater.checkpoints.rebuild import BareTask, placeholder_dictionary
+from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
+from fairseq_floater.checkpoints.rebuild import BareTask
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import Machines
 from fairseq_floater.experiments.machine_checks import (

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.checkpoints.families import STACKS, Family, architecture, family_of
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
-from fairseq_floater.checkpoints.rebuild import STACKS, Family, architecture, build_model, family_of
+from fairseq_floater.checkpoints.rebuild import build_model
 from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.figures import checked_format
 from fairseq_floater.position_encoders import distance_warning, encoder_class, encoder_options

@@ -14,16 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_floater.checkpoints.reading import CheckpointError
-from fairseq_floater.checkpoints.rebuild import (
-    ROBERTA,
-    STACKS,
-    architecture,
+from fairseq_floater.checkpoints.dictionaries import (
     complete_languages,
-    family_of,
     longest_sentence,
     task_options_of,
 )
+from fairseq_floater.checkpoints.families import ROBERTA, STACKS, architecture, family_of
+from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.transformer.stack_positions import owned_parts
 

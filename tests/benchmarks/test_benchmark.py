@@ -14,7 +14,7 @@ from benchmarks.bench import Bench
 from benchmarks.goals import ARCH, verdicts
 from benchmarks.settings import QUICK, Settings
 from benchmarks.tables import BenchmarkResult
-from fairseq_floater.checkpoints.rebuild import placeholder_dictionary
+from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
 from fairseq_floater.errors import UserError
 from fairseq_floater.position_encoders.registry import ENCODERS, encoder_names
 

@@ -18,7 +18,7 @@ from benchmarks.records import Records
 from benchmarks.settings import QUICK, Settings
 from benchmarks.summary import summary_columns, summary_table
 from benchmarks.tables import BenchmarkResult
-from fairseq_floater.checkpoints.rebuild import placeholder_dictionary
+from fairseq_floater.checkpoints.dictionaries import placeholder_dictionary
 from fairseq_floater.errors import UsageError, UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

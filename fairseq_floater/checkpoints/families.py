@@ -1,0 +1,108 @@
+"""The families of models that checkpoints hold: translation models and RoBERTas."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models.roberta import RobertaModel
+from fairseq.models.transformer import TransformerModelBase
+from torch import Tensor
+
+from fairseq_floater.transformer.roberta import FloaterRobertaModel
+from fairseq_floater.transformer.shapes import ARCHITECTURES, ROBERTA_ARCHITECTURES
+from fairseq_floater.transformer.translation import FloaterTransformerModel
+
+STACKS = ("encoder", "decoder")
+TOKENS = "encoder.sentence_encoder.embed_tokens.weight"  # of a RoBERTa
+DEFAULT_POSITIONS = 512  # fairseq's default for RoBERTa
+_SIZES = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before")
+
+
+class Family(NamedTuple):
+    """A kind of model: translation models or RoBERTas.
+
+    Attributes:
+        name: the family's name in messages.
+        base: fairseq's class, from which every model of the family derives.
+        model: the class of this package.
+        architectures: this package's -> fairseq's of the same shape.
+        generic: the architecture that takes any donor's shape; None if no architecture does.
+        shape_options: options that fix a model's tensors or what it computes from them, by ``dest``.
+        stacks: returns the stacks of a model of this package, by module name.
+    """
+
+    name: str
+    base: type
+    model: Any
+    architectures: Mapping[str, str]
+    generic: str | None
+    shape_options: tuple[str, ...]
+    stacks: Callable[[Any], dict[str, Any]]
+
+
+TRANSLATION = Family(
+    "Transformer",
+    TransformerModelBase,
+    FloaterTransformerModel,
+    ARCHITECTURES,
+    None,
+    (
+        *(f"{side}_{name}" for side in STACKS for name in _SIZES),
+        "share_all_embeddings",
+        "share_decoder_input_output_embed",
+        "layernorm_embedding",
+        "activation_fn",
+        "adaptive_softmax_cutoff",
+        "no_scale_embedding",
+        "no_cross_attention",
+        "cross_self_attention",
+    ),
+    lambda model: {"encoder": model.encoder, "decoder": model.decoder},
+)
+ROBERTA = Family(
+    "RoBERTa",
+    RobertaModel,
+    FloaterRobertaModel,
+    ROBERTA_ARCHITECTURES,
+    "floater_roberta",
+    (
+        *(f"encoder_{name}" for name in _SIZES),
+        "layernorm_embedding",
+        "activation_fn",
+        "pooler_activation_fn",
+        "no_scale_embedding",
+        "untie_weights_roberta",
+    ),
+    lambda model: {"encoder.sentence_encoder": model.encoder.sentence_encoder},
+)
+FAMILIES = (TRANSLATION, ROBERTA)
+
+
+def architecture(args: argparse.Namespace) -> str | None:
+    """Return the name of the architecture that a checkpoint was trained as."""
+    return getattr(args, "arch", None) or getattr(args, "_name", None)
+
+
+def family_of(arch: str | None) -> Family | None:
+    """Return the family of a registered architecture; None for other models."""
+    model = ARCH_MODEL_REGISTRY.get(arch, object)
+    return next((family for family in FAMILIES if issubclass(model, family.base)), None)
+
+
+def split_heads(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """Return a RoBERTa's tensors under today's names, and the names of its classification heads' tensors.
+
+    In 2019 fairseq called RoBERTa's encoder ``decoder``.
+    """
+    tensors, heads = {}, []
+    for name, tensor in state.items():
+        today = re.sub(r"^decoder\.", "encoder.", name)
+        if today.startswith("encoder."):
+            tensors[today.replace(".emb_layer_norm.", ".layernorm_embedding.")] = tensor
+        else:
+            heads.append(name)
+    return tensors, heads
