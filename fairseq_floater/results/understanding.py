@@ -135,7 +135,7 @@ class UnderstandingTables:
             if name in scores:
                 cell.scores[settings["seed"]] = float(scores[name])
                 cell.is_papers_set &= is_papers_set
-                cell.chance = chance_level(path.parents[2] / "data" / task, task, name)
+                cell.chance = chance_level(path.parents[2] / "data", task, name)
         updates, recipe = record.get("updates_an_epoch"), settings.get("recipe_updates")
         if updates and recipe:
             text = f"{updates:,} updates an epoch, in the recipe {float(recipe):,.0f}"
@@ -256,11 +256,14 @@ def published_size(task: str) -> int:
 def chance_level(data: Path, task: str, name: str) -> float | None:
     """Return the score ``name`` of always giving the most frequent answer, in per cent; 0 for a correlation.
 
-    For SQuAD it is the score of never answering. None if the prepared task ``data`` has no references.
+    For SQuAD it is the score of never answering. ``data`` holds prepared tasks, perhaps cut to another
+    length as ``<task>-<length>``: the references are the same. None if there are none.
     """
     kind = TASKS[task]
-    path = data / f"references.{kind.splits[0]}.{kind.ending}"
-    if not path.is_file():
+    name_of_file = f"references.{kind.splits[0]}.{kind.ending}"
+    folders = (data / task, *sorted(data.glob(f"{task}-[0-9]*")))
+    path = next((f / name_of_file for f in folders if (f / name_of_file).is_file()), None)
+    if path is None:
         return None
     text = path.read_text(encoding="utf-8")
     if kind.family == "squad":

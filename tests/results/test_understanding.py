@@ -84,7 +84,7 @@ def test_chance_is_the_most_frequent_answer(tmp_path):
     for task, name, text in (
         ("rte", "valid.tsv", "index\tlabel\n0\tentailment\n1\tnot_entailment\n2\tentailment\n"),
         ("cola", "valid.tsv", "index\tlabel\n0\t1\n"),
-        ("race", "test.json", json.dumps(
+        ("race-96", "test.json", json.dumps(
             {i: {"answer": "AABC"[i], "group": "high" if i else "middle"} for i in range(4)})),
         ("squad2", "valid.json", json.dumps({"data": [{"paragraphs": [
             {"qas": [{"answers": []}, {"answers": [{"text": "x"}]}]}]}]})),
@@ -92,9 +92,9 @@ def test_chance_is_the_most_frequent_answer(tmp_path):
         (data / task).mkdir(parents=True)
         (data / task / f"references.{name}").write_text(text)
     places = [("cola", "score"), ("race", "score"), ("race", "middle"), ("squad2", "f1")]
-    levels = [chance_level(data / task, task, name) for task, name in places]
+    levels = [chance_level(data, task, name) for task, name in places]
     assert levels == [0.0, 50.0, 100.0, 50.0]
-    assert chance_level(data / "qnli", "qnli", "score") is None
+    assert chance_level(data, "qnli", "score") is None
     finetuning(tmp_path, "base", "rte", "floater", 1, score=60.0, n=3)
     text = collect_understanding(tmp_path).format_text()
     assert [line.split(" | ")[-1] for line in text.splitlines() if "chance |" in line] == ["66.7 |"]
