@@ -7,6 +7,8 @@ import pytest
 import tally
 import torch
 
+from fairseq_floater.ode import flow_solver
+
 torch.set_num_threads(1)
 
 # The slowest files, slowest first. If they started last, one of them would run alone at the end.
@@ -31,23 +33,23 @@ def _seeded():
 _CHOICES = {}
 
 
-@pytest.fixture()
+@pytest.fixture(autouse=True)
 def measured_once(monkeypatch):
     """Choose an engine only once for equal flows: hundreds of tests start with the same few.
 
-    The key holds everything that the choice depends on. tests/ode does not use this fixture.
+    The key holds everything that the choice depends on. tests/ode turns this off.
     """
-    from fairseq_floater.ode import flow_solver
 
-    def choose(dynamics, p0, times, training=True, measure=flow_solver.choose):
+    def choose(dynamics, p0, times, training=True, measure=flow_solver.choose, **options):
         tensors = [*dynamics.state_dict().values(), p0.detach(), times]
         wanted = [p.requires_grad for p in (*dynamics.parameters(), p0)]
         values = [v for module in dynamics.modules() for v in vars(module).values()]
-        numbers = [v for v in values if isinstance(v, float | int)]
-        key = (type(dynamics), training, *wanted, *numbers)
-        key += tuple((t.dtype, t.shape, t.double().numpy().tobytes()) for t in tensors)
+        settings = [v for v in values if isinstance(v, float | int | str)]
+        key = (type(dynamics), training, repr(options), *wanted, *settings)
+        bits = [t.cpu().double().numpy().tobytes() for t in tensors]
+        key += tuple((t.device, t.dtype, t.shape, b) for t, b in zip(tensors, bits, strict=True))
         if key not in _CHOICES:
-            _CHOICES[key] = measure(dynamics, p0, times, training)
+            _CHOICES[key] = measure(dynamics, p0, times, training, **options)
         return _CHOICES[key]
 
     monkeypatch.setattr(flow_solver, "choose", choose)

@@ -13,7 +13,6 @@ from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 from fairseq_floater.position_encoders.transforms import Places
 
-pytestmark = pytest.mark.usefixtures("measured_once")
 # 1. Token positions, not slots.
 
 

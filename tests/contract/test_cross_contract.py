@@ -7,7 +7,6 @@ import torch
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_class
 
-pytestmark = pytest.mark.usefixtures("measured_once")
 CROSS = {"position_cross": "relative"}
 CROSSING = [
     c for c in h.CASES if encoder_class(c[0], h.options_of(c[2])["position_target"]).can_cross

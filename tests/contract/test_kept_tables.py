@@ -10,8 +10,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fairseq_floater.position_encoders.signal import PositionSignal
 
-pytestmark = pytest.mark.usefixtures("measured_once")
-
 
 @h.every_case
 def test_evaluation_computes_the_table_once(encoder, blocks, target, monkeypatch):

@@ -9,8 +9,6 @@ import torch
 from fairseq_floater.position_encoders.kept_table import PositionRangeError
 from fairseq_floater.position_encoders.transforms import Places
 
-pytestmark = pytest.mark.usefixtures("measured_once")
-
 
 @cases.every_kept_table
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "bfloat16"])

@@ -8,8 +8,6 @@ from roberta_models import logits, roberta, visible
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
 
-pytestmark = pytest.mark.usefixtures("measured_once")
-
 
 def log_probs(model, tokens):
     return logits(model, tokens).float().log_softmax(-1)

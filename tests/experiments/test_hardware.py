@@ -2,10 +2,10 @@
 
 import argparse
 import re
-import sys
 from itertools import cycle, islice
 
 import pytest
+import warm
 from toy import environment, run
 
 from fairseq_floater.errors import UsageError, UserError
@@ -78,7 +78,7 @@ def test_torchrun_starts_what_fairseq_does_not():
 def test_fairseq_takes_no_processes_but_ours(monkeypatch):
     """Otherwise fairseq would take the tasks of a SLURM job or the processes of an outer torchrun."""
     script = """if 1:
-        import torch
+        import torch, fairseq_floater
         from fairseq.distributed.utils import infer_init_method
         from omegaconf import OmegaConf
         torch.cuda.device_count = lambda: 4
@@ -98,7 +98,7 @@ def test_fairseq_takes_no_processes_but_ours(monkeypatch):
     assert starter("plain", Machines(1)) == []
     ports = set()
     for _ in range(2):
-        found = run([*starter("plain", Machines(4)), sys.executable, "-c", script])
+        found = run([*starter("plain", Machines(4)), warm.python(), "-c", script])
         address, world, unspawned = found.stdout.split()
         assert (world, unspawned) == ("4", "False")
         ports.add(re.fullmatch(r"tcp://localhost:(\d+)", address)[1])

@@ -14,3 +14,8 @@ def measured(monkeypatch):
 
     monkeypatch.setattr(flow_solver, "choose", noted)
     return found
+
+
+@pytest.fixture()
+def measured_once():
+    """Measure each time: these tests are about the choice."""

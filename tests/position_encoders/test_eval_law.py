@@ -62,7 +62,7 @@ def visible(case, spec="none", **options):
 
 
 @every_pair
-def test_it_changes_long_sentences_alone_and_keeps_the_contract(case, spec, measured_once):
+def test_it_changes_long_sentences_alone_and_keeps_the_contract(case, spec):
     usual, model = visible(case), visible(case, spec)
     short = h.source_batch(lengths=(3, 5, 4)), h.target_batch(lengths=(5, 4, 5))
     kind, *numbers = spec.split(":")
@@ -121,7 +121,7 @@ RELATIVE = [n for n in oracles.INSIDE if accepted((n, "all", oracles.inside_targ
 @pytest.mark.parametrize("encoder", RELATIVE)
 @pytest.mark.parametrize("spec", ["cap:4", "grouped:3:2"])
 @torch.no_grad()
-def test_distances_count_as_others(encoder, side, spec, monkeypatch, measured_once):
+def test_distances_count_as_others(encoder, side, spec, monkeypatch):
     further = {"tener_key_term": True} if encoder == "tener" else {}
     stack, x = stack_and_equation(side, encoder, spec, **further)
 

@@ -11,7 +11,6 @@ from test_oracles import assert_attention
 
 from fairseq_floater.position_encoders.segments import Segments
 
-pytestmark = pytest.mark.usefixtures("measured_once")
 SEPARATOR = h.dictionary().index("w8")
 SEGMENTS = {"position_separator": "w8", "position_segments": True}
 ALONE = {"position_separator": "w8", "no_token_positional_embeddings": True}

@@ -8,7 +8,6 @@ from forcing import assert_steps_equal_one_pass
 from fairseq_floater.experiments.info import added_parameters
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 
-pytestmark = pytest.mark.usefixtures("measured_once")
 SOME = [case for case in h.MECHANISMS if case[0] != "none"]
 every_case = h.parametrised([*SOME, ("sinusoidal", "input", "hidden")])
 every_side = pytest.mark.parametrize("side", ["source", "target"])

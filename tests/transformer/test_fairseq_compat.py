@@ -9,7 +9,6 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_floater.position_encoders.transforms import Places
 
 # Models equal to fairseq's Transformer: `sinusoidal` always, `floater` until its flow is trained.
-pytestmark = pytest.mark.usefixtures("measured_once")
 SAME = {
     "sinusoidal-input-hidden": ("sinusoidal", "input", "hidden"),
     **{f"floater-{b}-{t}": ("floater", b, t) for b in ("all", "input") for t in ("qkv", "hidden")},

@@ -10,7 +10,6 @@ import pytest
 import torch
 from fairseq.optim.adam import Adam
 
-pytestmark = pytest.mark.usefixtures("measured_once")
 # All cases with every block; with the first block alone, one encoder of each kind.
 MOST = [c for c in h.CASES if c[1] == "all" or c[0] in ("floater", "learned", "rope", "conv")]
 CHECKPOINTED = [("checkpoint_activations", case) for case in MOST]

@@ -11,7 +11,6 @@ from fairseq.models import build_model
 from fairseq.models.ema.ema import EMA
 from omegaconf import OmegaConf
 
-pytestmark = pytest.mark.usefixtures("measured_once")
 # With a flow this large, `auto` takes seconds to choose an engine.
 STRONG = {"floater_solver": "rk4_hermite"}
 
