@@ -7,8 +7,6 @@ import pytest
 import tally
 import torch
 
-from fairseq_floater.ode import flow_solver
-
 torch.set_num_threads(1)
 
 # The slowest files, slowest first. If they started last, one of them would run alone at the end.
@@ -39,6 +37,8 @@ def measured_once(monkeypatch):
 
     The key holds everything that the choice depends on. tests/ode turns this off.
     """
+    # Here, because it brings fairseq, which the first process of pytest-xdist does without.
+    from fairseq_floater.ode import flow_solver
 
     def choose(dynamics, p0, times, training=True, measure=flow_solver.choose, **options):
         tensors = [*dynamics.state_dict().values(), p0.detach(), times]

@@ -78,7 +78,7 @@ def test_torchrun_starts_what_fairseq_does_not():
 def test_fairseq_takes_no_processes_but_ours(monkeypatch):
     """Otherwise fairseq would take the tasks of a SLURM job or the processes of an outer torchrun."""
     script = """if 1:
-        import torch, fairseq_floater
+        import torch, fairseq_floater  # as in a training with --user-dir
         from fairseq.distributed.utils import infer_init_method
         from omegaconf import OmegaConf
         torch.cuda.device_count = lambda: 4
