@@ -231,8 +231,8 @@ def gradients(model, seed=0):
 
 
 def fast(model):
-    """Prepare a model as fairseq-generate does."""
-    model.make_generation_fast_()
+    """Prepare a model as fairseq-generate does without --print-alignment."""
+    model.make_generation_fast_(need_attn=None)
     return model
 
 

@@ -153,7 +153,7 @@ def _biased(projection: Any, x: Tensor, bias: PositionBias) -> Tensor:
     """Project ``x`` [T, B, C] and add its tokens' rows."""
     linear_bias = own_bias(projection)
     if linear_bias is None:
-        projected: Tensor = projection(x) + gather_rows(bias.table, bias.positions)
+        projected: Tensor = projection(x) + _read(bias.table, bias.positions)
         return projected
     # The bias is added to the table, so that its gradient is a sum over rows and not over tokens. A decoding
     # step adds it to the rows that it reads, if these are fewer. For whole sentences, the stack has already

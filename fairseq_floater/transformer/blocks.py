@@ -241,7 +241,7 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
                 _hooks(self.source_positions, cross),
                 tables=of_source,
                 attn_mask=source_bias,
-                need_weights=need_attn or (not self.training and self.need_attn),
+                need_weights=need_attn or bool(not self.training and self.need_attn),
                 need_head_weights=need_head_weights,
                 key_padding_mask=encoder_padding_mask,
                 incremental_state=incremental_state,

@@ -21,9 +21,11 @@ from fairseq_floater.position_encoders.shared_options import BFLOAT16, FLOAT32
 Product = Callable[[Tensor], Tensor]
 # With this many rows or more, oneDNN multiplies int8 faster than torch's default engine does.
 MANY_ROWS = 32
-# float32 products are timed on an output projection of Transformer base with the rows of a decoding step:
-# one sentence with a beam of 4. Times of smaller weights, which stay in the cache, vary by half.
-MEASURED, FEW_ROWS = (8192, 512), 4
+# float32 products are timed with the rows of a decoding step, one sentence with a beam of 4, on copies of a
+# weight that together do not stay in a core's cache: a step reads every weight of the decoder once.
+FEW_ROWS, TIMED_WEIGHTS = 4, 2**22
+# Rows of a large output projection that are timed, so that the timing needs little memory.
+MOST_OUTPUTS = 8192
 # A copy must take less than this share of the time of torch's product. It costs memory, and if the choice
 # differed from run to run, so would the rounding.
 WORTH_A_COPY = 0.8
@@ -61,8 +63,11 @@ class PreparedLinear(nn.Linear):
         return super().forward(x) if self.multiply is None else self.multiply(x)
 
     def _current(self) -> list[tuple[int, int]]:
-        parameters = [p for p in (self.weight, self.bias) if p is not None]
-        return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
+        return [
+            (p.data_ptr(), 0 if p.is_inference() else p._version)
+            for p in self._parameters.values()
+            if p is not None
+        ]
 
 
 def prepare_projections(*projections: Any, weights: str = FLOAT32) -> None:
@@ -104,27 +109,31 @@ def _float32(weight: Tensor, bias: Tensor | None) -> Product | None:
         return None
     if weight.numel() < FEWEST_WEIGHTS:
         return None
-    return _packed(weight, bias) if _packing_is_faster(torch.get_num_threads()) else None
+    outputs, inputs = weight.shape
+    faster = _packing_is_faster(torch.get_num_threads(), min(outputs, MOST_OUTPUTS), inputs)
+    return _packed(weight, bias) if faster else None
 
 
 @cache
-def _packing_is_faster(threads: int) -> bool:
-    """Measure whether packed weights are faster than the weights themselves on this machine."""
+def _packing_is_faster(threads: int, outputs: int, inputs: int) -> bool:
+    """Measure whether a packed weight [outputs, inputs] is faster than the weight on this machine."""
     if not torch.backends.mkldnn.is_available():
         return False
-    weight, x = torch.ones(MEASURED), torch.ones(FEW_ROWS, 1, MEASURED[1])
+    copies = max(TIMED_WEIGHTS // (outputs * inputs), 1)
+    weights = [torch.ones(outputs, inputs) for _ in range(copies)]
+    x = torch.ones(FEW_ROWS, 1, inputs)
 
-    def seconds(product: Product) -> float:
-        return min(timeit.repeat(lambda: product(x), number=1, repeat=50))
+    def seconds(products: list[Product]) -> float:
+        return min(timeit.repeat(lambda: [p(x) for p in products], number=1, repeat=20))
 
-    usual = seconds(lambda x: F.linear(x, weight))
-    return seconds(_packed(weight, None)) < WORTH_A_COPY * usual
+    usual = seconds([partial(F.linear, weight=weight) for weight in weights])
+    return seconds([_packed(weight, None) for weight in weights]) < WORTH_A_COPY * usual
 
 
 def _packed(weight: Tensor, bias: Tensor | None) -> Product:
     """Lay the weight out as oneDNN's kernels read it."""
     ops: Any = torch.ops.mkldnn
-    packed, linear = ops._reorder_linear_weight(weight.contiguous()), ops._linear_pointwise
+    packed, linear = ops._reorder_linear_weight(weight.contiguous()), ops._linear_pointwise.default
     return lambda x: cast(Tensor, linear(x, packed, bias, "none", [], ""))
 
 
@@ -167,7 +176,7 @@ def _int8_product(few: Any, many: Any, bias: Tensor | None, narrow: bool, x: Ten
         largest = x.abs().amax(-1, keepdim=True).clamp_(min=1e-12)
         x = x / largest
     weight = few if x.numel() < MANY_ROWS * x.size(-1) else many
-    product: Tensor = torch.ops.quantized.linear_dynamic(x, weight, narrow)
+    product: Tensor = torch.ops.quantized.linear_dynamic.default(x, weight, narrow)
     if largest is None:
         return product
     # The bias was added to the quotient: l (W x / l + b) + (1 - l) b = W x + b.

@@ -4,6 +4,7 @@ import helpers as h
 import pytest
 import torch
 
+from fairseq_floater.transformer.attention import PositionBiasedAttention
 from fairseq_floater.transformer.decoding_cache import (
     ROOM,
     SMALLEST_ROOM,
@@ -54,6 +55,19 @@ def test_gradients_reach_every_step_that_kept_keys():
         cache = reordered(cache, torch.tensor([1, 0, 2, 2]), None)
     (found,) = torch.autograd.grad(cache["prev_key"].square().sum(), firsts[:1])
     assert found.abs().sum() > 0
+
+
+def test_only_the_last_block_forms_weights_for_the_search(monkeypatch):
+    """fairseq-generate sets ``need_attn`` to None, which attention alone would read as yes."""
+    model, formed = h.fast(h.visible(*SPLIT["rope"])), []
+    by_weights = PositionBiasedAttention._by_weights
+    monkeypatch.setattr(
+        PositionBiasedAttention,
+        "_by_weights",
+        lambda attention, *given: formed.append(attention) or by_weights(attention, *given),
+    )
+    h.generated([model], h.source_batch(), longest=3)
+    assert {id(attention) for attention in formed} == {id(model.decoder.layers[-1].encoder_attn)}
 
 
 ORDERS = {

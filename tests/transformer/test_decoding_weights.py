@@ -28,7 +28,7 @@ FLOATER = ("floater", "all", "qkv")
 @pytest.fixture(params=[*TOLERANCES, "float32"])
 def weights(request, monkeypatch):
     """Each kind of copy; packing is forced on all weights of float32, whether faster or not."""
-    monkeypatch.setattr(decoding_weights, "_packing_is_faster", lambda threads: True)
+    monkeypatch.setattr(decoding_weights, "_packing_is_faster", lambda *_: True)
     monkeypatch.setattr(decoding_weights, "FEWEST_WEIGHTS", 1)
     return request.param
 
@@ -78,7 +78,7 @@ def test_copies_of_float32_translate_as_before(case, weights):
 def test_float32_is_packed_where_that_is_faster(is_faster, monkeypatch):
     seconds = 0 if is_faster else 0.01
     monkeypatch.setattr(decoding_weights, "_packed", lambda *_: lambda x: time.sleep(seconds))
-    assert decoding_weights._packing_is_faster.__wrapped__(1) == is_faster
+    assert decoding_weights._packing_is_faster.__wrapped__(1, 2048, 2048) == is_faster
 
 
 def test_the_state_dict_stays_and_gradients_are_of_the_parameters(weights):
