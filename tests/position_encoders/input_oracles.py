@@ -32,7 +32,7 @@ def solved(dynamics, p0, times):
             def slope(t, p, sign=sign):
                 return sign * exact(sign * t, p)
 
-            found = odeint(slope, found[0], at, method="rk4", options={"step_size": 0.02})
+            found = odeint(slope, found[0], at, method="rk4", options={"step_size": 0.05})
         rows[ahead] = found[row[1:]].float()
     return rows
 

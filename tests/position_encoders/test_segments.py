@@ -14,7 +14,7 @@ from fairseq_floater.position_encoders.segments import Segments
 SEPARATOR = h.dictionary().index("w8")
 SEGMENTS = {"position_separator": "w8", "position_segments": True}
 ALONE = {"position_separator": "w8", "no_token_positional_embeddings": True}
-RK4 = {"floater_solver": "rk4", "floater_step_size": 0.02}
+RK4 = {"floater_solver": "rk4", "floater_step_size": 0.05}
 CASES = {
     "hidden": ("floater", "hidden", {**ALONE, "floater_gap": 0.35}),
     "qkv": ("floater", "qkv", {**ALONE, "floater_gap": 1.0}),
