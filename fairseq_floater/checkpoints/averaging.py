@@ -93,9 +93,11 @@ def average(
     mean, state, records = _accumulate(paths)
     extra = dict(state.get("extra_state") or {})
     seconds = extra.get("previous_training_time")
-    # A moving average (EMA) belongs to one checkpoint; the mean has none.
+    # Moving averages (EMA) belong to one checkpoint. `--store-ema` starts from the mean: the same tensors,
+    # stored once.
     if isinstance(extra.get("ema"), dict):
-        del extra["ema"]
+        extra["ema"] = mean
+        extra.pop("ema_fp32_params", None)
     state |= {"model": mean, "extra_state": {**extra, "averaged": records}}
     save_checkpoint(state, output)
     left_out = (".version", "lr_scale", "_float_tensor", *shared_copies(mean))

@@ -18,6 +18,7 @@ from fairseq_floater.checkpoints.families import (
     DEFAULT_POSITIONS,
     FAMILIES,
     ROBERTA,
+    ROBERTA_TABLE,
     Family,
     architecture,
     family_of,
@@ -47,7 +48,6 @@ from fairseq_floater.transformer.owners import biases_of, positions_of
 # Values of `--extend`.
 TILE, LAST = "tile", "last"
 _NO_BASE = "no_token_positional_embeddings"
-_TABLE = "encoder.sentence_encoder.embed_positions.weight"  # of a RoBERTa's positions
 _UNSET = object()
 
 
@@ -277,7 +277,7 @@ def _with_length(donor: Donor, args: argparse.Namespace, extend: str | None) -> 
         args: the new model's options; a missing ``max_positions`` becomes the donor's.
         extend: ``tile`` repeats all of the donor's rows, ``last`` the last row, ``None`` refuses.
     """
-    table, path = donor.tensors.get(_TABLE), donor.path
+    table, path = donor.tensors.get(ROBERTA_TABLE), donor.path
     wanted = getattr(args, "max_positions", None)
     # `learned` copies the table's rows into its blocks.
     if table is None or not (has_base(args) or args.position_encoder == "learned"):
@@ -308,4 +308,4 @@ def _with_length(donor: Donor, args: argparse.Namespace, extend: str | None) -> 
     places = torch.arange(wanted)
     places = places % rows if extend == TILE else places.clamp(max=rows - 1)
     lengthened = torch.cat([table[:first], table[first:][places]])
-    return dataclasses.replace(donor, tensors={**donor.tensors, _TABLE: lengthened})
+    return dataclasses.replace(donor, tensors={**donor.tensors, ROBERTA_TABLE: lengthened})

@@ -12,6 +12,8 @@ from fairseq_floater.checkpoints.dictionaries import load_dictionaries
 from fairseq_floater.checkpoints.families import (
     DEFAULT_POSITIONS,
     ROBERTA,
+    ROBERTA_TABLE,
+    UNUSED_ROWS,
     architecture,
     family_of,
     split_heads,
@@ -53,7 +55,10 @@ def build_model(
         # The checkpoint holds the embeddings that were read from these files.
         args.encoder_embed_path = args.decoder_embed_path = None
         if family is ROBERTA:
-            args.max_positions = getattr(args, "max_positions", None) or DEFAULT_POSITIONS
+            # Without it in Hydra's configuration, it was the task's length, which the table shows.
+            table = parameters.get(ROBERTA_TABLE)
+            rows = DEFAULT_POSITIONS if table is None else len(table) - UNUSED_ROWS
+            args.max_positions = getattr(args, "max_positions", None) or rows
         dictionaries = dictionaries or load_dictionaries(state, args, path, None)
         model = ARCH_MODEL_REGISTRY[arch].build_model(args, BareTask(*dictionaries))
     except ValueError as error:

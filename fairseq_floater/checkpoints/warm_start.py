@@ -161,6 +161,8 @@ def warm_start(
     report.difference = _difference(given, model)
     cfg = given.state.get("cfg") or config_of(args)
     names = (given.state.get("optimizer_history") or [{}])[-1]
+    # fairseq-generate must not refuse the start because of the optimiser that trained the donor.
+    vars(args).pop("optimizer", None)
     save_checkpoint(fresh_state(cfg, args, model.state_dict(), names), output)
     return report
 

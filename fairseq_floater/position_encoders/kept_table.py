@@ -97,6 +97,7 @@ class KeptTable(nn.Module, ABC):
         self.register_buffer("anchor", torch.empty(0), persistent=False)
         self._kept: dict[tuple[torch.dtype, int], Tensor] = {}  # by dtype and rows per token
         self._kept_for: list[Tensor] = []  # the parameters at the time of computation
+        self._too_many: dict[tuple[torch.dtype, int], int] = {}  # rows of which some left the range
         #: size of the last table, see :func:`check_rows`
         self.size = 0.0
 
@@ -164,6 +165,7 @@ class KeptTable(nn.Module, ABC):
 
     def drop_kept_table(self) -> None:
         self._kept.clear()
+        self._too_many.clear()
         self._kept_for = []
 
     def begin_batch(self, blocks: Sequence[Any]) -> None:
@@ -193,10 +195,14 @@ class KeptTable(nn.Module, ABC):
             return self._computed(places, blocks, dtype)
         room = max(SMALLEST_KEPT_TABLE, 1 << (places.count - 1).bit_length())
         room = min(room, self.max_positions * places.per_token)
+        too_many = self._too_many.get((dtype, places.per_token), room + 1)
+        if room >= too_many:
+            room = max((places.count + too_many) // 2, places.count)
         try:
             return self._computed(replace(places, count=room), blocks, dtype)
         except FloatingPointError:
             # A row beyond the needed ones left the range; the needed rows may be fine.
+            self._too_many[dtype, places.per_token] = room
             return self._computed(places, blocks, dtype)
 
     def _computed(self, places: Places, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:

@@ -28,6 +28,7 @@ class Option:
         at_most: the largest value.
         odd: whether values must be odd.
         or_zero: whether 0 is valid too.
+        quoted: whether numbers are refused. YAML reads 5:20 without quotes as 320.
         why: the end of the error message for a value out of range, with its punctuation.
     """
 
@@ -42,6 +43,7 @@ class Option:
     at_most: float | None = None
     odd: bool = False
     or_zero: bool = False
+    quoted: bool = False
     why: str = "."
 
     @property
@@ -65,6 +67,11 @@ class Option:
         """
         if value is None:
             return None
+        if self.quoted and isinstance(value, int | float):
+            raise ValueError(
+                f"`{self.name}` must be in quotes in YAML, which reads 5:20 without them as 320, but is the "
+                f"number {value} instead."
+            )
         if isinstance(value, bool) and self.choices == ON_OFF:  # as YAML reads these two words
             value = ON_OFF[0] if value else ON_OFF[1]
         try:

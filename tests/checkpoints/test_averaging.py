@@ -50,6 +50,20 @@ def test_the_last_are_the_last_by_number(tmp_path):
     assert [len(r["sha256"]) for r in recorded] == [64, 64, 64]
 
 
+def test_the_mean_of_an_ema_run_is_the_average_that_another_one_starts_from(tmp_path):
+    """`--store-ema` takes the parameters from there: fairseq has freed the model's."""
+    save_series(tmp_path / "c", [1, 2])
+    for path in (tmp_path / "c").iterdir():
+        state = load_checkpoint(path)
+        state["extra_state"] |= {"ema": state["model"], "ema_fp32_params": state["model"]}
+        torch.save(state, path)
+    average([tmp_path / "c"], tmp_path / "a.pt", last=2)
+    mean = load_checkpoint(tmp_path / "a.pt")
+    assert "ema_fp32_params" not in mean["extra_state"]
+    for name, tensor in mean["extra_state"]["ema"].items():
+        assert torch.equal(tensor, mean["model"][name])
+
+
 def test_a_best_score_in_numpys_numbers_is_read(tmp_path):
     """As fairseq saves it with --report-acc-and-f1 and --best-checkpoint-metric."""
     path = save_donor(tmp_path / "checkpoint_last.pt", arch=TINY)

@@ -25,6 +25,14 @@ def test_every_tensor_of_the_donor_is_copied(start, donor, encoder):
     assert report.difference is not None
 
 
+def test_the_donors_optimiser_does_not_keep_the_start_from_translating(start, donor):
+    state = load_checkpoint(donor)
+    state["cfg"]["model"].optimizer = "nag"
+    torch.save(state, donor)
+    _, out = start(donor, "--position-encoder floater --floater-lr-scale 0.5")
+    loaded(out).set_num_updates(0)  # as fairseq does when it loads a checkpoint
+
+
 # Options that make the start the donor's function, given that the donor's positions are kept.
 TO_BE_EXACT = {
     "floater": "--floater-init-scale 0",

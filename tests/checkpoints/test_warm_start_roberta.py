@@ -127,6 +127,14 @@ def test_without_the_table_any_length_will_do(start, donor, options):
         start(donor, options, extend="tile")
 
 
+def test_hydras_donor_does_not_name_its_length(start, tmp_path):
+    donor = save(tmp_path / "donor.pt", roberta(**SHAPE, arch=TINY, max_positions=POSITIONS), TINY)
+    state = load_checkpoint(donor)
+    state["cfg"]["model"].max_positions = None
+    torch.save(state, donor)
+    assert start(donor, "--position-encoder rope --position-base keep")[0].difference is not None
+
+
 def test_a_donor_of_2019(tmp_path, start):
     model = trained().half().float()
     path = save_as_of_2019(tmp_path / "model.pt", model.state_dict(), POSITIONS)

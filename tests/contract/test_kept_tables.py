@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from fairseq_floater.position_encoders import kept_table
+from fairseq_floater.position_encoders.kept_table import PositionRangeError
 from fairseq_floater.position_encoders.signal import PositionSignal
 
 
@@ -27,6 +29,27 @@ def test_evaluation_computes_the_table_once(encoder, blocks, target, monkeypatch
     for _ in range(2):  # training keeps no trained table, even without gradients
         h.log_probs(model, h.source_batch(), h.target_batch())
     assert len(calls) == (3 if is_trained(model) else 2) * expected + grown
+
+
+def test_steps_towards_rows_out_of_range_compute_few_tables(monkeypatch):
+    """A flow may leave the range between the next row and twice as many."""
+    model = h.visible("floater", target="hidden")
+    calls, encoder = h.recorded(model, monkeypatch), model.encoder.positions
+
+    def check(table, *_):
+        if len(table) > 110:
+            raise PositionRangeError("Position 110 is out of range.")
+        return 0.0
+
+    monkeypatch.setattr(kept_table, "check_rows", check)
+    with torch.no_grad():
+        for length in range(60, 111):
+            assert (
+                len(encoder(length, h.parts(model.encoder, "positions"), torch.float32)) == length
+            )
+        assert len(calls) <= 16
+        with pytest.raises(PositionRangeError):
+            encoder(111, h.parts(model.encoder, "positions"), torch.float32)
 
 
 def is_trained(model):

@@ -76,6 +76,12 @@ def test_hydras_configuration_builds_the_same_model(encoder, blocks, target):
         build_model(OmegaConf.create({**options, "position_blocks": "some"}), h.task())
 
 
+def test_a_range_that_yaml_reads_as_a_number_is_refused():
+    options = OmegaConf.create("{_name: floater_transformer_tiny, position_shift: 5:20}")
+    with pytest.raises(ValueError, match="--position-shift.*in quotes.*the number 320"):
+        build_model(OmegaConf.merge(options, {"position_encoder": "rope"}), h.task())
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
