@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 ON_OFF = ("on", "off")
 ADD, MULTIPLY, CONCAT = "add", "multiply", "concat"
@@ -28,7 +31,7 @@ class Option:
         at_most: the largest value.
         odd: whether values must be odd.
         or_zero: whether 0 is valid too.
-        quoted: whether numbers are refused. YAML reads 5:20 without quotes as 320.
+        may_be_range: whether a range is valid too. YAML reads 5:20 without quotes as 320.
         why: the end of the error message for a value out of range, with its punctuation.
     """
 
@@ -43,7 +46,7 @@ class Option:
     at_most: float | None = None
     odd: bool = False
     or_zero: bool = False
-    quoted: bool = False
+    may_be_range: bool = False
     why: str = "."
 
     @property
@@ -67,10 +70,11 @@ class Option:
         """
         if value is None:
             return None
-        if self.quoted and isinstance(value, int | float):
-            raise ValueError(
-                f"`{self.name}` must be in quotes in YAML, which reads 5:20 without them as 320, but is the "
-                f"number {value} instead."
+        if self.may_be_range and isinstance(value, int) and value >= 60:
+            logger.warning(
+                "`%s` is the number %d. YAML reads 5:20 without quotes as 320: put a range in quotes.",
+                self.name,
+                value,
             )
         if isinstance(value, bool) and self.choices == ON_OFF:  # as YAML reads these two words
             value = ON_OFF[0] if value else ON_OFF[1]

@@ -25,7 +25,6 @@ WARP_OPTIONS = (
         "LOW:HIGH; in training, a sentence's positions are i times a factor drawn from this range "
         "(0.5:2.5, say), so training reaches positions past the trained length; LOW:HIGH:log draws its "
         "logarithm (1/1.03:1.03:log is CAPE's global scaling)",
-        quoted=True,
     ),
     Option(
         "--position-shift",
@@ -34,7 +33,7 @@ WARP_OPTIONS = (
         "from LOW:HIGH (--position-shift=-5:5: CAPE's global shift), or with fill:L at a whole one from 0 to "
         "L - n (unifPE), n the tokens of the sentence; each side draws its own; after :shared both share "
         "one, and n is the longer side's",
-        quoted=True,
+        may_be_range=True,
     ),
     Option(
         "--position-jitter",

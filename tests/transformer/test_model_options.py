@@ -76,10 +76,11 @@ def test_hydras_configuration_builds_the_same_model(encoder, blocks, target):
         build_model(OmegaConf.create({**options, "position_blocks": "some"}), h.task())
 
 
-def test_a_range_that_yaml_reads_as_a_number_is_refused():
-    options = OmegaConf.create("{_name: floater_transformer_tiny, position_shift: 5:20}")
-    with pytest.raises(ValueError, match="--position-shift.*in quotes.*the number 320"):
-        build_model(OmegaConf.merge(options, {"position_encoder": "rope"}), h.task())
+def test_a_number_that_may_be_a_range_of_yaml_is_warned_of(caplog):
+    options = OmegaConf.create("{position_shift: 5:20, position_base: drop}")
+    with caplog.at_level(logging.WARNING, logger="fairseq_floater"):
+        h.build("floater", **options)
+    assert "`--position-shift` is the number 320" in caplog.text
 
 
 @pytest.mark.parametrize(
