@@ -19,8 +19,7 @@ from fairseq_floater.transformer.translation import FloaterTransformerModel
 STACKS = ("encoder", "decoder")
 TOKENS = "encoder.sentence_encoder.embed_tokens.weight"  # of a RoBERTa
 DEFAULT_POSITIONS = 512  # fairseq's default for RoBERTa
-# A RoBERTa's learned positions; its first two rows belong to no token.
-ROBERTA_TABLE, UNUSED_ROWS = "encoder.sentence_encoder.embed_positions.weight", 2
+ROBERTA_TABLE = "encoder.sentence_encoder.embed_positions.weight"  # of learned positions
 _SIZES = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before")
 
 

@@ -13,7 +13,6 @@ from fairseq_floater.checkpoints.families import (
     DEFAULT_POSITIONS,
     ROBERTA,
     ROBERTA_TABLE,
-    UNUSED_ROWS,
     architecture,
     family_of,
     split_heads,
@@ -54,12 +53,11 @@ def build_model(
         ARCH_CONFIG_REGISTRY[arch](args)
         # The checkpoint holds the embeddings that were read from these files.
         args.encoder_embed_path = args.decoder_embed_path = None
-        if family is ROBERTA:
-            # Without it in Hydra's configuration, it was the task's length, which the table shows.
-            table = parameters.get(ROBERTA_TABLE)
-            rows = DEFAULT_POSITIONS if table is None else len(table) - UNUSED_ROWS
-            args.max_positions = getattr(args, "max_positions", None) or rows
         dictionaries = dictionaries or load_dictionaries(state, args, path, None)
+        if family is ROBERTA and not getattr(args, "max_positions", None):
+            # Hydra's configuration lacks it. It was the task's length, which the table shows.
+            table, first = parameters.get(ROBERTA_TABLE), dictionaries[0].pad() + 1
+            args.max_positions = DEFAULT_POSITIONS if table is None else len(table) - first
         model = ARCH_MODEL_REGISTRY[arch].build_model(args, BareTask(*dictionaries))
     except ValueError as error:
         raise CheckpointError(f"{path}: no model can be built from its options: {error}") from None

@@ -78,10 +78,10 @@ class _BlockMixin(nn.Module):
         )
 
     def make_generation_fast_(
-        self, need_attn: bool = False, weights: str = FLOAT32, **kwargs: Any
+        self, need_attn: bool | None = False, weights: str = FLOAT32, **kwargs: Any
     ) -> None:
         """Prepare for decoding, as fairseq's layers do; fairseq calls this if no training will follow."""
-        self.need_attn = need_attn
+        self.need_attn = bool(need_attn)  # None without `--print-alignment`
         prepare_projections(self.fc1, self.fc2, weights=weights)
 
     def _residual(self, x: Tensor, sublayer_output: Tensor, norm: LayerNorm) -> Tensor:
@@ -241,7 +241,7 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
                 _hooks(self.source_positions, cross),
                 tables=of_source,
                 attn_mask=source_bias,
-                need_weights=need_attn or bool(not self.training and self.need_attn),
+                need_weights=need_attn or (not self.training and self.need_attn),
                 need_head_weights=need_head_weights,
                 key_padding_mask=encoder_padding_mask,
                 incremental_state=incremental_state,

@@ -35,6 +35,7 @@ def test_steps_towards_rows_out_of_range_compute_few_tables(monkeypatch):
     """A flow may leave the range between the next row and twice as many."""
     model = h.visible("floater", target="hidden")
     calls, encoder = h.recorded(model, monkeypatch), model.encoder.positions
+    parts = h.parts(model.encoder, "positions")
 
     def check(table, *_):
         if len(table) > 110:
@@ -44,12 +45,10 @@ def test_steps_towards_rows_out_of_range_compute_few_tables(monkeypatch):
     monkeypatch.setattr(kept_table, "check_rows", check)
     with torch.no_grad():
         for length in range(60, 111):
-            assert (
-                len(encoder(length, h.parts(model.encoder, "positions"), torch.float32)) == length
-            )
+            assert len(encoder(length, parts, torch.float32)) == length
         assert len(calls) <= 16
         with pytest.raises(PositionRangeError):
-            encoder(111, h.parts(model.encoder, "positions"), torch.float32)
+            encoder(111, parts, torch.float32)
 
 
 def is_trained(model):
