@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Switch TF32 off on GPUs, whatever ``torch.set_float32_matmul_precision`` was set to."""
+    """Switch off autocast, and TF32 on GPUs, whatever ``torch.set_float32_matmul_precision`` was set to."""
     matmul = torch.backends.cuda.matmul
     # Newer versions of torch refuse to read one setting after the other was written.
     name, exact = (
@@ -19,6 +19,7 @@ def exact_products() -> Iterator[None]:
     before = getattr(matmul, name)
     setattr(matmul, name, exact)
     try:
-        yield
+        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+            yield
     finally:
         setattr(matmul, name, before)

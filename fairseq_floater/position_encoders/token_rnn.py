@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
@@ -59,6 +61,11 @@ class TokenRecurrence(InputStage):
             for name, parameter in self.recurrence.named_parameters():
                 if name != "weight_hh_l0":
                     parameter[2 * self.spec.dim :] = 0.0  # torch's order: reset, update, new
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        self.recurrence.train()  # it has no dropout, and cuDNN refuses a gradient in evaluation
+        return self
 
     def change(self, x: Tensor, part: StatefulPart, forward_pass: ForwardPass) -> Tensor:
         if forward_pass.incremental_state is not None:

@@ -38,13 +38,13 @@ def test_adams_written_out_gradient_is_the_gradient_of_the_steps(positions, step
 
 
 class Precision(TorchDispatchMode):
-    """Record the precision allowed for float32 matrix products on a GPU."""
+    """Record the dtype of matrix products, and the precision allowed for float32 on a GPU."""
 
     seen: ClassVar[set] = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func._schema.name in ("aten::mm", "aten::addmm"):
-            self.seen.add(torch.backends.cuda.matmul.fp32_precision)
+            self.seen.add((args[-1].dtype, torch.backends.cuda.matmul.fp32_precision))
         return func(*args, **(kwargs or {}))
 
 
@@ -63,9 +63,10 @@ def tf32():
 @pytest.mark.parametrize("solver", ["adams", "collocation", "rk4_hermite"])
 def test_products_of_solve_and_gradient_are_exact_where_the_trainings_are_not(tf32, solver):
     dynamics, p0 = named_flow("small")
-    with Precision():
+    with Precision(), torch.autocast("cpu", dtype=torch.bfloat16):
         solve(dynamics, p0, TIMES[:20], solver=solver).sum().backward()
-    assert Precision.seen == {"ieee"}
+    assert {precision for _, precision in Precision.seen} == {"ieee"}
+    assert torch.bfloat16 not in {dtype for dtype, _ in Precision.seen}
     assert torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
@@ -75,7 +76,7 @@ def test_products_of_a_closed_form_are_exact_where_the_trainings_are_not(tf32):
     blocks = parts(encoder, "positions")
     with Precision():
         encoder.positions(200, blocks, torch.float32)
-    assert Precision.seen == {"ieee"}
+    assert Precision.seen == {(torch.float32, "ieee")}
 
 
 @pytest.mark.parametrize("name", FLOWS)
