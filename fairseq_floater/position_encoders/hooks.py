@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.transforms import gather_rows
@@ -95,12 +96,12 @@ class PositionBias(NamedTuple):
 
     Attributes:
         table: the rows.
-        positions: the row of each token; of shape [0] if token i of every sentence has row i.
+        positions: the row of each token, as :func:`gather_rows` takes them.
         holds_bias: whether the rows already contain the projection's bias.
     """
 
     table: Tensor
-    positions: Tensor
+    positions: Tensor | None
     holds_bias: bool = False
 
     def one_per_sentence(self, beam_size: int) -> PositionBias:
@@ -109,17 +110,12 @@ class PositionBias(NamedTuple):
 
     def followed_by(self, other: PositionBias, batch: int) -> PositionBias:
         """Append the biases of ``other``'s tokens, for keys that are joined in time."""
-        places = [
-            bias.positions
-            if bias.positions.numel()
-            else torch.arange(len(bias.table), device=bias.table.device)[:, None]
-            for bias in (self, other)
-        ]
-        positions = [places[0], places[1] + len(self.table)]
-        return PositionBias(
-            torch.cat([self.table, other.table]),
-            torch.cat([p.expand(-1, batch) for p in positions]),
-        )
+        table, positions, start = torch.cat([self.table, other.table]), [], 0
+        for bias in (self, other):
+            numbers = torch.arange(start, start + len(bias.table), device=table.device)
+            start += len(bias.table)
+            positions.append(gather_rows(numbers[:, None], bias.positions).squeeze(-1))
+        return PositionBias(table, torch.cat([p.expand(-1, batch) for p in positions]))
 
 
 @dataclass(frozen=True)
@@ -153,26 +149,16 @@ def _biased(projection: Any, x: Tensor, bias: PositionBias) -> Tensor:
     """Project ``x`` [T, B, C] and add its tokens' rows."""
     linear_bias = own_bias(projection)
     if linear_bias is None:
-        projected: Tensor = projection(x) + _read(bias.table, bias.positions)
+        projected: Tensor = projection(x) + gather_rows(bias.table, bias.positions)
         return projected
-    # The bias is added to the table, so that its gradient is a sum over rows and not over tokens. A decoding
-    # step adds it to the rows that it reads, if these are fewer. For whole sentences, the stack has already
-    # added the biases of all projections to the table.
-    if bias.holds_bias:
-        rows = _read(bias.table, bias.positions)
-    elif bias.positions.numel() < len(bias.table):
-        rows = _read(bias.table, bias.positions) + linear_bias
-    else:
-        rows = _read(bias.table + linear_bias, bias.positions)
-    if rows.numel() > projection.weight.size(0):
-        rows = rows.expand(*x.shape[:2], -1)
+    # The bias is added to the table, so that its gradient is a sum over rows and not over tokens. For whole
+    # sentences, the stack has already added the biases of all projections to the table.
+    table = bias.table if bias.holds_bias else bias.table + linear_bias
+    if len(table) == 1:
+        return F.linear(x, projection.weight, table[0])
+    rows = gather_rows(table, bias.positions).expand(*x.shape[:2], -1)
     flat = torch.addmm(rows.flatten(0, 1), x.flatten(0, 1), projection.weight.T)
     return flat.view(*x.shape[:2], -1)
-
-
-def _read(table: Tensor, positions: Tensor) -> Tensor:
-    """Gather rows as :func:`gather_rows`; a decoding step without padding has a table of one row."""
-    return table[None] if table.size(0) == 1 else gather_rows(table, positions)
 
 
 def for_each_query(x: Tensor, queries: Tensor) -> Tensor:

@@ -76,21 +76,19 @@ class PositionSignal(PositionEncoder):
         """Return a row for each query, sentence by sentence, [B * T, S, L, C]; None: use the table's rows."""
         return None
 
-    def enter(self, x: Tensor, table: Tensor, positions: Tensor) -> Tensor:
+    def enter(self, x: Tensor, table: Tensor, positions: Tensor | None) -> Tensor:
         """Combine a block's input ``x`` [T, B, C] with its rows; the shape stays.
 
         Args:
             x: the input.
             table: the block's rows, [N, C].
-            positions: each token's row, [T, B or 1]; of shape [0] if token i of every sentence has row i.
+            positions: each token's row, as :func:`gather_rows` takes them.
         """
         if self.joint is None:
             rows = gather_rows(table, positions)
             return x * rows if self.spec.combine == MULTIPLY else x + rows
         of_x, of_rows = self.joint.weight.chunk(2, dim=1)
         bias = self.joint.bias
-        if 0 < positions.numel() < len(table):  # a decoding step: project only its rows
-            return F.linear(x, of_x) + F.linear(gather_rows(table, positions), of_rows, bias)
         return F.linear(x, of_x) + gather_rows(F.linear(table, of_rows, bias), positions)
 
     def adopt_donor(

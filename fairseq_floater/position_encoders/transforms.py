@@ -34,12 +34,15 @@ def token_positions(is_padding: Tensor) -> Tensor:
     return ((~is_padding).cumsum(1) - 1).clamp_(min=0)
 
 
-def gather_rows(table: Tensor, positions: Tensor) -> Tensor:
+def gather_rows(table: Tensor, positions: Tensor | None) -> Tensor:
     """Gather rows of ``table`` [N, C] by time-first ``positions`` [T, B or 1]: [T, B or 1, C].
 
     If ``positions`` is empty, [0], token i of every sentence has row i: nothing is gathered, and no
-    gradient is scattered.
+    gradient is scattered. None means a decoding step: the token of sentence b has row b, or all have the
+    only row.
     """
+    if positions is None:
+        return table.unsqueeze(0)
     return F.embedding(positions, table) if positions.numel() else table.unsqueeze(1)
 
 

@@ -37,9 +37,9 @@ class PreparedPositions:
 class PreparedSignal(PreparedPositions):
     """Hold the rows of a signal.
 
-    Blocks take them as flat arguments. First comes the row number of each token, [T, B or 1], or an empty
-    tensor if token i of every sentence has row i. Then comes whether the rows include the projections'
-    biases, and then the rows of each stream, [N, C].
+    Blocks take them as flat arguments. First come the row numbers of the tokens, as `gather_rows` takes
+    them. Then comes whether the rows include the projections' biases, and then the rows of each stream,
+    [N, C].
 
     Args:
         signal: the position encoder that the rows belong to.
@@ -63,8 +63,9 @@ class PreparedSignal(PreparedPositions):
         # The backward pass of `unbind` joins the gradients of all rows at once.
         rows, count = flat.unbind(1), len(owners)
         in_order = tokens.in_order and at.num_rows == tokens.is_padding.size(1)
+        numbers = at.queries.new_empty(0) if in_order else at.queries.T.contiguous()
         self._signal, self._hidden = signal, signal.spec.target == HIDDEN
-        self._positions = at.queries.new_empty(0) if in_order else at.queries.T.contiguous()
+        self._positions = None if tokens.last_only else numbers
         self._hold_biases = biases is not None
         self._rows = {id(block): rows[n::count] for n, block in enumerate(owners)}
 

@@ -258,7 +258,6 @@ def prepare(
     _log_statistics(encoder)
     if tokens.last_only:  # a step reads its rows for all blocks at once
         table = table.index_select(0, at.queries[:, -1])
-        at = at._replace(queries=torch.arange(len(table), device=table.device)[:, None])
     return PreparedSignal(encoder, table, owners, tokens, at)
 
 
