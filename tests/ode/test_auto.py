@@ -6,7 +6,7 @@ import pytest
 import torch
 from flows import FLOWS, TIMES, named_flow, values_and_gradient
 
-from fairseq_floater.ode import PositionDynamics, choose, solve
+from fairseq_floater.ode import PositionDynamics, SolveRecord, choose, solve
 from fairseq_floater.ode import auto as choice_module
 from fairseq_floater.ode.solve import row_errors
 
@@ -35,6 +35,18 @@ def test_the_choice_is_exact_enough_and_the_coarsest_that_is(name, device, monke
     for solver, step in coarser:
         monkeypatch.setattr(choice_module, "CANDIDATES", {"cpu": ((solver, step),)})
         assert not choose(dynamics, p0, TIMES).is_exact_enough()
+
+
+def test_a_strong_flow_takes_few_evaluations_in_a_row_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(choice_module, "CANDIDATES", {"cpu": choice_module.CANDIDATES["cuda"]})
+    dynamics, p0 = named_flow("linear", dim=64)
+    with torch.no_grad():
+        dynamics.weight1.mul_(4)
+    choice = choose(dynamics, p0, TIMES)
+    assert (choice.solver, choice.step_size) == ("collocation", 0.05)
+    record = SolveRecord(check_each=True)
+    solve(dynamics, p0, TIMES, **choice.options, record=record)
+    assert record.evaluations < 60  # adams at 0.025 takes 390
 
 
 @pytest.mark.parametrize("name", FLOWS)

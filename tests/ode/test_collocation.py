@@ -143,5 +143,5 @@ def test_collocation_of_another_dynamics_is_refused():
 @pytest.mark.parametrize("step", [0.001, 1.6])
 def test_collocation_with_too_few_or_too_many_nodes_is_refused(step):
     dynamics, p0 = weak_flow()
-    with pytest.raises(ValueError, match=f"between 0.025 and 0.8 for collocation, but is {step}"):
+    with pytest.raises(ValueError, match=f"between 0.0125 and 0.8 for collocation, but is {step}"):
         solve(dynamics, p0, TIMES, solver="collocation", step_size=step)

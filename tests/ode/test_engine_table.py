@@ -27,7 +27,7 @@ def test_every_reader_of_the_table_knows_every_engine():
         ("cpu", {"step": 1.0}, ("adams", 1.0)),
         ("cuda", {"step": 0.2}, ("collocation", 0.2)),
         ("cuda", {"step": 1.0}, ("adams", 1.0)),  # collocation takes no step that long
-        ("cuda", {"step": 0.02}, ("adams", 0.02)),  # nor one that short
+        ("cuda", {"step": 0.01}, ("adams", 0.01)),  # nor one that short
         ("mps", {"step": 0.2}, ("adams", 0.2)),
         ("cuda", {"step": float("nan")}, ("rk4_hermite", float("nan"))),  # its check refuses NaN
         ("cuda", {"solver": "rk4"}, ("rk4", None)),

@@ -39,10 +39,10 @@ from fairseq_floater.ode.solve_record import SolveRecord
 SEGMENT = 6.4
 COARSEST_STEP = SEGMENT / 8
 # The matrices over a segment's nodes are dense.
-MOST_NODES = 256
+MOST_NODES = 512
 FINEST_STEP = SEGMENT / MOST_NODES
-# A weak flow's segment is this many times as long, but has at most MOST_NODES nodes.
-WIDE = 4
+# A weak flow's segment is this many times as long, unless it would have more than MOST_WIDE_NODES nodes.
+WIDE, MOST_WIDE_NODES = 4, 256
 # The residual that the iteration may leave, relative to the largest value (or gradient).
 TOLERANCE = 1e-5
 # Most iterations in a segment.
@@ -156,7 +156,7 @@ class _Solution:
     ):
         self.h, self.wide = DynamicsCoefficients(*coefficients), wide
         steps = round(SEGMENT / step)
-        self.steps = min(WIDE * steps, MOST_NODES) if wide else steps
+        self.steps = max(steps, min(WIDE * steps, MOST_WIDE_NODES)) if wide else steps
         self.grid = HermiteGrid.kept(times, step, p0, multiple=self.steps)
         points = self.grid.num_steps + 1
         self.flow = p0.new_empty(2 * points, *p0.shape)  # values, then slopes
@@ -240,6 +240,6 @@ ENGINE = Engine(
     default_step=0.2,
     finest_step=FINEST_STEP,
     coarsest_step=COARSEST_STEP,
-    auto_steps={"cuda": (0.4, 0.2, 0.1)},
+    auto_steps={"cuda": (0.4, 0.2, 0.1, 0.05, 0.025)},
     benchmark_steps=(0.1, 0.2, 0.4),
 )
