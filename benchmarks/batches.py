@@ -24,7 +24,7 @@ Batch = dict[str, Any]
 
 def make_batches(
     settings: Settings,
-    words: Dictionary,
+    dictionary: Dictionary,
     *,
     tokens: int | None = None,
     sentences: int | None = None,
@@ -60,8 +60,8 @@ def make_batches(
     generator = torch.Generator().manual_seed(settings.seed)
 
     def sentence(length: int) -> Tensor:
-        drawn = torch.randint(words.nspecial, len(words), (length,), generator=generator)
-        drawn[-1] = words.eos()
+        drawn = torch.randint(dictionary.nspecial, len(dictionary), (length,), generator=generator)
+        drawn[-1] = dictionary.eos()
         return drawn
 
     def batch(chosen: Any) -> Batch:
@@ -69,7 +69,7 @@ def make_batches(
             {"id": int(i), "source": sentence(sources[i]), "target": sentence(targets[i])}
             for i in chosen
         ]
-        made: Batch = collate(samples, words.pad(), words.eos(), left_pad_source=True)
+        made: Batch = collate(samples, dictionary.pad(), dictionary.eos(), left_pad_source=True)
         return made
 
     return [batch(cut[round(place * (len(cut) - 1))]) for place in PLACES]

@@ -37,13 +37,13 @@ class Bench:
     def __init__(
         self,
         settings: Settings,
-        found: Sequence[Contestant],
+        contestants: Sequence[Contestant],
         progress: Callable[[str], object],
         records: Records | None = None,
     ):
         self.settings = settings
-        self.contestants = [c for c in found if not c.translates_only]
-        self.translating = [c for c in found if not c.trains_only]
+        self.contestants = [c for c in contestants if not c.translates_only]
+        self.translating = [c for c in contestants if not c.trains_only]
         self.progress = progress
         self.records = Records({}) if records is None else records
         self.failures: list[Row] = []
@@ -58,7 +58,7 @@ class Bench:
         return Floor(kept[0]["bandwidth"], kept[0]["peak"])
 
     @property
-    def words(self) -> Dictionary:
+    def dictionary(self) -> Dictionary:
         """The dictionary of all parts that use one vocabulary only."""
         return placeholder_dictionary(self.settings.vocabulary[-1])
 
@@ -77,7 +77,7 @@ class Bench:
         self,
         part: str,
         places: Sequence[Row],
-        found: Sequence[Contestant],
+        contestants: Sequence[Contestant],
         make: Callable[[Contestant], Subject],
     ) -> Iterator[dict[str, Subject]]:
         """Yield groups of subjects: the baseline's, made once, and ``together`` others at a time.
@@ -85,10 +85,14 @@ class Bench:
         Only contestants that lack a record in some place are made. Each group is emptied before the next
         is made, so that their models are not held in memory all at once.
         """
-        left = [c for c in found[1:] if not all(self.records.find(part, p, c.name) for p in places)]
-        baseline = make(found[0]) if left else None
+        left = [
+            c
+            for c in contestants[1:]
+            if not all(self.records.find(part, p, c.name) for p in places)
+        ]
+        baseline = make(contestants[0]) if left else None
         for start in range(0, len(left), self.settings.together):
-            made = {found[0].name: baseline}
+            made = {contestants[0].name: baseline}
             for c in left[start : start + self.settings.together]:
                 made[c.name] = self.works(part, c.name, partial(make, c))
             yield (group := {name: one for name, one in made.items() if one is not None})
@@ -143,31 +147,31 @@ class Bench:
             return
         times = self.timed({baseline: turns[baseline], **running}, rounds)
         least = [floors(number) for number in range(rounds)]
-        for name, own in times.items():
+        for name, measured in times.items():
             block = (blocks or {}).get(name, 1)
-            kept = {"times": own, "baseline": times[baseline], "floors": least, "block": block}
+            kept = {"times": measured, "baseline": times[baseline], "floors": least, "block": block}
             self.records.add(part, where, name, **kept, about=(about or {}).get(name, {}))
             if name != baseline:
-                row = comparison(own, times[baseline], block)
+                row = comparison(measured, times[baseline], block)
                 self.progress(f"{label}, {name}: {row['ratio']:.3f} beside {baseline}'s")
 
-    def rows(self, part: str, where: Row, found: Sequence[Contestant]) -> list[Row]:
+    def rows(self, part: str, where: Row, contestants: Sequence[Contestant]) -> list[Row]:
         """Compare what is on record: a row for each contestant, the baseline (ratio 1) first.
 
         If contestants ran in several groups, the baseline's row covers all its rounds.
         """
         rows = []
-        for contestant in found:
+        for contestant in contestants:
             kept = self.records.find(part, where, contestant.name)
             if not kept:
                 continue
             block = kept[0]["block"]
-            own, baseline, floors = (
+            measured, baseline, floors = (
                 [value for row in kept for value in row[key]]
                 for key in ("times", "baseline", "floors")
             )
-            compared = comparison(own, baseline, block)
-            compared["floor_ratio"] = comparison(own, floors, block)["ratio"]
+            compared = comparison(measured, baseline, block)
+            compared["floor_ratio"] = comparison(measured, floors, block)["ratio"]
             rows.append({**where, "contestant": contestant.name, **compared, **kept[0]["about"]})
         return rows if len(rows) > 1 else []
 

@@ -60,7 +60,7 @@ def add_gpu_check(parts: Any) -> None:
         details="""
 On one GPU: versions; contract tests of every encoder; short trainings in
 float32, by --fp16, by --amp and in bf16; translations in two dtypes; every encoder's update, memory,
-kernels, translation and steps beside fairseq's Transformer (bfloat16, 25,000 tokens), and the flow's
+kernels and translation beside fairseq's Transformer (bfloat16, 25,000 tokens), and the flow's
 engines. If a step fails, the others still run. The result is gpu_check.tar.gz: logs, tables, figures,
 no weights. A second run repeats only the steps that did not succeed.""",
         json=False,

@@ -75,35 +75,37 @@ def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
     Raises:
         UsageError: an option that fairseq-train refuses.
     """
-    words = [word for word in settings.model_options if word != NO_BASE]
-    baseline, own = _configuration(ARCHITECTURES[settings.arch], words, settings, save_dir)
+    of_shape = [word for word in settings.model_options if word != NO_BASE]
+    baseline, model_options = _configuration(
+        ARCHITECTURES[settings.arch], of_shape, settings, save_dir
+    )
     if NO_BASE in settings.model_options:
-        own.append(NO_BASE)
+        model_options.append(NO_BASE)
     variants: Mapping[str, Sequence[str]] = DEFAULT_CONTESTANTS
     if settings.encoders:
         variants = {name: ("--position-encoder", name) for name in settings.encoders}
-    elif own:
-        variants = {" ".join(word.removeprefix("--") for word in own): ()}
-    found = [Contestant(BASELINE, baseline)]
+    elif model_options:
+        variants = {" ".join(word.removeprefix("--") for word in model_options): ()}
+    compared = [Contestant(BASELINE, baseline)]
     for name, options in variants.items():
-        words = [*settings.model_options, *options]
-        cfg, unknown = _configuration(settings.arch, words, settings, save_dir)
+        given = [*settings.model_options, *options]
+        cfg, unknown = _configuration(settings.arch, given, settings, save_dir)
         if unknown:
             raise UsageError(f"`{unknown[0]}` is not an option of the model.")
         trains_only = variants is DEFAULT_CONTESTANTS and bool(options)
-        found.append(Contestant(name, cfg, trains_only=trains_only))
+        compared.append(Contestant(name, cfg, trains_only=trains_only))
         for weights in settings.decoding_weights:
             if weights != FLOAT32 and not trains_only:
-                others = [*words, "--decoding-weights", weights]
+                others = [*given, "--decoding-weights", weights]
                 cfg, _ = _configuration(settings.arch, others, settings, save_dir)
-                found.append(Contestant(f"{name} {weights}", cfg, translates_only=True))
-    return found
+                compared.append(Contestant(f"{name} {weights}", cfg, translates_only=True))
+    return compared
 
 
-def trainer(contestant: Contestant, words: Dictionary) -> Trainer:
+def trainer(contestant: Contestant, dictionary: Dictionary) -> Trainer:
     """Build fairseq's trainer with a fresh model, at the first solve from :data:`FIRST_UPDATE` on."""
     cfg = contestant.cfg
-    task = TranslationTask(cfg.task, words, words)
+    task = TranslationTask(cfg.task, dictionary, dictionary)
     model, criterion = fresh_model(contestant, task), task.build_criterion(cfg.criterion)
     built = Trainer(cfg, task, model, criterion)
     built.set_num_updates(math.ceil(FIRST_UPDATE / contestant.interval) * contestant.interval)
@@ -124,10 +126,10 @@ def update(trained: Trainer, batch: Batch, name: str) -> None:
 class Translator:
     """A model as fairseq-generate has it, ready to translate batches."""
 
-    def __init__(self, contestant: Contestant, words: Dictionary, settings: Settings):
+    def __init__(self, contestant: Contestant, dictionary: Dictionary, settings: Settings):
         cfg = contestant.cfg
-        self.name, self.settings, self.words = contestant.name, settings, words
-        self.task = TranslationTask(cfg.task, words, words)
+        self.name, self.settings, self.dictionary = contestant.name, settings, dictionary
+        self.task = TranslationTask(cfg.task, dictionary, dictionary)
         self.model = fresh_model(contestant, self.task)
         self.model.to(device=settings.device, dtype=getattr(torch, settings.dtype))
         self.model.prepare_for_inference_(cfg)
@@ -135,8 +137,8 @@ class Translator:
 
     def translate(self, batch: Batch) -> None:
         """Translate, and check that every hypothesis took exactly ``settings.steps`` steps."""
-        found = self.task.inference_step(self.generator, [self.model], batch)
-        steps = {len(one["tokens"]) for hypotheses in found for one in hypotheses}
+        by_sentence = self.task.inference_step(self.generator, [self.model], batch)
+        steps = {len(one["tokens"]) for hypotheses in by_sentence for one in hypotheses}
         if steps != {self.settings.steps}:
             raise UserError(
                 f"{self.name} made hypotheses of {sorted(steps)} tokens, but all must have "
@@ -147,12 +149,12 @@ class Translator:
 class Stepper(Translator):
     """Decode one sentence with its beam step by step; the next tokens are given, not searched."""
 
-    def __init__(self, contestant: Contestant, words: Dictionary, settings: Settings):
-        super().__init__(contestant, words, settings)
+    def __init__(self, contestant: Contestant, dictionary: Dictionary, settings: Settings):
+        super().__init__(contestant, dictionary, settings)
         generator = torch.Generator().manual_seed(settings.seed)
         shape = (settings.beam, settings.most_positions)
-        tokens = torch.randint(words.nspecial, len(words), shape, generator=generator)
-        tokens[:, 0] = words.eos()
+        tokens = torch.randint(dictionary.nspecial, len(dictionary), shape, generator=generator)
+        tokens[:, 0] = dictionary.eos()
         self.tokens, self.taken = tokens.to(settings.device), 0
         self.state: list[dict[str, Any]] = [{}]
         self._encoded: list[dict[str, Any]] = []
@@ -189,17 +191,17 @@ def fresh_model(contestant: Contestant, task: TranslationTask) -> Any:
 def _configuration(
     arch: str, options: Sequence[str], settings: Settings, save_dir: str
 ) -> tuple[Any, list[str]]:
-    """Return fairseq's configuration, and the words that its parser does not know."""
+    """Return fairseq's configuration, and the options that its parser does not know."""
     positions = str(settings.most_positions)
-    words = ["no data", "--arch", arch, *TRAINING, "--seed", str(settings.seed)]
-    words += ["--save-dir", save_dir, "--max-tokens", str(settings.tokens)]
-    words += ["--max-source-positions", positions, "--max-target-positions", positions]
-    words += ["--cpu"] if settings.device == "cpu" else []
-    words += ["--fp16"] if settings.dtype == "float16" else []
+    argv = ["no data", "--arch", arch, *TRAINING, "--seed", str(settings.seed)]
+    argv += ["--save-dir", save_dir, "--max-tokens", str(settings.tokens)]
+    argv += ["--max-source-positions", positions, "--max-target-positions", positions]
+    argv += ["--cpu"] if settings.device == "cpu" else []
+    argv += ["--fp16"] if settings.dtype == "float16" else []
     with refused_options("fairseq-train refuses the model's options"):
         parser = fairseq_options.get_training_parser()
         args, unknown = fairseq_options.parse_args_and_arch(
-            parser, [*words, *options], parse_known=True
+            parser, [*argv, *options], parse_known=True
         )
     logging.getLogger("hydra").setLevel(logging.WARNING)  # hydra logs how it composes
     cfg = convert_namespace_to_omegaconf(args)

@@ -60,11 +60,11 @@ def _draw_ratios(figure: Any, panels: dict[str, list[SummaryColumn]], names: lis
             shift = (i - (len(columns) - 1) / 2) * 0.6 / len(columns)
             if column.floor is not None:
                 axes.axvline(column.floor, color=colour, linewidth=1.0, linestyle=":")
-            found = [(names.index(n) + shift, r) for n, r in column.rows.items() if n in names]
+            marks = [(names.index(n) + shift, r) for n, r in column.rows.items() if n in names]
             axes.errorbar(
-                [row["ratio"] for _, row in found],
-                [place for place, _ in found],
-                xerr=list(zip(*(_reach(row) for _, row in found))),
+                [row["ratio"] for _, row in marks],
+                [place for place, _ in marks],
+                xerr=list(zip(*(_reach(row) for _, row in marks))),
                 **{"fmt": _MARKERS[i % len(_MARKERS)], "markersize": 3.5, "elinewidth": 1.0},
                 color=colour,
                 label=column.series or None,
@@ -99,11 +99,11 @@ def _format_axes(axes: Any, title: str, has_series: bool) -> None:
 
 def _draw_tables(axes: Any, rows: Sequence[Row], exponents: dict[str, float]) -> None:
     for i, name in enumerate(dict.fromkeys(row["contestant"] for row in rows)):
-        own = [row for row in rows if row["contestant"] == name]
+        of_name = [row for row in rows if row["contestant"] == name]
         fitted = f": time ~ positions$^{{{exponents[name]:.2f}}}$" if name in exponents else ""
         style = {"color": COLOURS[i % len(COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
         style["label"] = f"{name}{fitted}"
-        axes.loglog([r["positions"] for r in own], [r["seconds"] for r in own], **style)
+        axes.loglog([r["positions"] for r in of_name], [r["seconds"] for r in of_name], **style)
     ticks = sorted({row["positions"] for row in rows})
     axes.set_xticks(ticks, [f"{number:,}" for number in ticks])
     axes.set_xticks([], minor=True)

@@ -26,7 +26,7 @@ class Goal:
         sentences: translated at once; None: the goal is about training.
     """
 
-    words: str
+    title: str
     part: str
     limit: float
     encoders: Sequence[str] = tuple(POSITION_ENCODERS)
@@ -34,18 +34,18 @@ class Goal:
     sentences: int | None = None
 
     def is_about(self, row: Row) -> bool:
-        words = row["contestant"].removeprefix("position-encoder ").split()
-        weights = [word for word in words if word in (BFLOAT16, INT8)] or [FLOAT32]
+        parts = row["contestant"].removeprefix("position-encoder ").split()
+        weights = [word for word in parts if word in (BFLOAT16, INT8)] or [FLOAT32]
         return (
-            words[0] in self.encoders
+            parts[0] in self.encoders
             and weights == [self.weights]
             and row.get("sentences") == self.sentences
         )
 
 
 def _translating(sentences: int, weights: str, limit: float) -> Goal:
-    words = f"translation, {sentences} at once, {weights}"
-    return Goal(words, "generation", limit, weights=weights, sentences=sentences)
+    title = f"translation, {sentences} at once, {weights}"
+    return Goal(title, "generation", limit, weights=weights, sentences=sentences)
 
 
 GOALS = (
@@ -73,4 +73,4 @@ def verdicts(parts: Mapping[str, Sequence[Row]]) -> Iterator[str]:
         missing = [f"`{n}` {r:.3f}" for n, r in ratios.items() if r > goal.limit]
         if ratios:
             verdict = f"missed by {', '.join(missing)}" if missing else "holds"
-            yield f"{goal.words}, at most {goal.limit:.2f}: {verdict}"
+            yield f"{goal.title}, at most {goal.limit:.2f}: {verdict}"

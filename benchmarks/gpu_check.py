@@ -16,7 +16,6 @@ from fairseq_floater.errors import UserError, one_line
 from fairseq_floater.experiments.commands import ONE_THREAD
 from fairseq_floater.experiments.job import floater, python
 from fairseq_floater.experiments.launch import CommandError, Launcher
-from fairseq_floater.experiments.locks import make_folder
 from fairseq_floater.files import USER_DIR, write_text, write_whole
 from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
 
@@ -31,7 +30,7 @@ class Step(NamedTuple):
     """A command with a name; what it prints goes to ``<name>.log``, its stdout to ``output``."""
 
     name: str
-    words: list[Any]
+    argv: list[Any]
     output: Path | None = None
 
 
@@ -70,10 +69,10 @@ class GpuCheck:
         yield from self._benchmarks()
 
     def _contract(self) -> Step:
-        words = [ROOT / "tests" / "contract", "--device", self.device]
-        words += ["-q", "-p", "no:cacheprovider"]
-        words += ["-k", "rope-all and reordered"] if self.rehearsed else ["-n", "4"]
-        return Step("contract", python("pytest", *words))
+        argv = [ROOT / "tests" / "contract", "--device", self.device]
+        argv += ["-q", "-p", "no:cacheprovider"]
+        argv += ["-k", "rope-all and reordered"] if self.rehearsed else ["-n", "4"]
+        return Step("contract", python("pytest", *argv))
 
     def _training(self, encoder: str, precision: str) -> Step:
         """Train for some updates; bf16 through Hydra, since fairseq-train takes --bf16 for a TPU."""
@@ -92,54 +91,58 @@ class GpuCheck:
             folder = ("--config-dir", ROOT / "configs" / "hydra", "--config-name", "floater_tiny")
             pairs = [f"{key}={value}" for key, value in settings.items()]
             return Step(name, python("fairseq_cli.hydra_train", *folder, *pairs))
-        words = [self.data / "bin", "-s", "en", "-t", "de", "--user-dir", USER_DIR]
-        words += ["--arch", "floater_transformer_tiny", "--position-encoder", encoder]
-        words += ["--share-all-embeddings", "--optimizer", "adam", "--lr", "0.003"]
-        words += ["--max-tokens", "4000", "--max-update", updates, "--seed", "1"]
-        words += ["--save-dir", checkpoints, "--no-epoch-checkpoints", "--log-format", "simple"]
-        words += ["--log-interval", "10"]
-        words += ["--cpu"] if self.rehearsed else []
-        words += [] if precision == "float32" else [f"--{precision}"]
-        return Step(name, python("fairseq_cli.train", *words))
+        argv = [self.data / "bin", "-s", "en", "-t", "de", "--user-dir", USER_DIR]
+        argv += ["--arch", "floater_transformer_tiny", "--position-encoder", encoder]
+        argv += ["--share-all-embeddings", "--optimizer", "adam", "--lr", "0.003"]
+        argv += ["--max-tokens", "4000", "--max-update", updates, "--seed", "1"]
+        argv += ["--save-dir", checkpoints, "--no-epoch-checkpoints", "--log-format", "simple"]
+        argv += ["--log-interval", "10"]
+        argv += ["--cpu"] if self.rehearsed else []
+        argv += [] if precision == "float32" else [f"--{precision}"]
+        return Step(name, python("fairseq_cli.train", *argv))
 
     def _translation(self, encoder: str, precision: str) -> Step:
         """Translate with the float32 model, in float32 or in float16."""
         model = self.work / f"train-{encoder}-float32" / "checkpoint_last.pt"
-        words = [self.data / "bin", "--user-dir", USER_DIR, "--path", model, "--beam", "4"]
-        words += ["--max-len-a", "1", "--max-len-b", "10"]  # after 60 updates a model does not stop
-        words += ["--gen-subset", "valid", "--required-batch-size-multiple", "1"]
-        words += ["--cpu"] if self.rehearsed else []
-        words += ["--fp16"] if precision == "fp16" else []
+        argv = [self.data / "bin", "--user-dir", USER_DIR, "--path", model, "--beam", "4"]
+        argv += ["--max-len-a", "1", "--max-len-b", "10"]  # after 60 updates a model does not stop
+        argv += ["--gen-subset", "valid", "--required-batch-size-multiple", "1"]
+        argv += ["--cpu"] if self.rehearsed else []
+        argv += ["--fp16"] if precision == "fp16" else []
         name = f"translate-{encoder}-{precision}"
-        return Step(name, python("fairseq_cli.generate", *words), self.work / f"{name}.txt")
+        return Step(name, python("fairseq_cli.generate", *argv), self.work / f"{name}.txt")
 
     def _benchmarks(self) -> Iterator[Step]:
-        def measured(name: str, *words: Any) -> Step:
+        def measured(name: str, *argv: Any) -> Step:
             place = self.work / f"benchmark-{name}"
-            files = ("--json", f"{place}.json", "--plot", f"{place}.png")
+            endings = {"--resume": "jsonl", "--json": "json", "--plot": "png"}
+            files = [word for option, end in endings.items() for word in (option, f"{place}.{end}")]
             size = ("--quick", "--rounds", "1", "--threads", "1") if self.rehearsed else ()
-            command = python("benchmarks", "speed", "--device", self.device, *size, *words, *files)
+            command = python("benchmarks", "speed", "--device", self.device, *size, *argv, *files)
             return Step(place.name, command, Path(f"{place}.md"))
 
-        kept = ("--resume", self.work / "measurements.jsonl")
         if self.rehearsed:
-            yield measured("encoders", *kept, "--encoders", "rope", "--parts", "update,step")
+            yield measured("updates", "--encoders", "rope", "--parts", "update")
             return
-        size = ("--dtype", "bfloat16", "--tokens", "25000", "--rounds", "12")
-        yield measured("encoders", *kept, "--encoders", "all", *size)
+        size = ("--encoders", "all", "--dtype", "bfloat16", "--together", "8")
+        updates = ("--parts", "update,memory,launches", "--tokens", "25000", "--rounds", "6")
+        translation = ("--parts", "generation", "--vocabulary", "32768", "--rounds", "4")
+        yield measured("updates", *size, *updates)
+        yield measured("translation", *size, *translation)
         yield measured("flows", "--parts", "solve,growth", "--rounds", "8")
 
 
 def agreement(work: Path, encoder: str) -> float | None:
     """Return the share of sentences that both dtypes translate alike; None if any are missing."""
-    found = []
+    translations = []
     for precision in PRECISIONS[:2]:
         path = work / f"translate-{encoder}-{precision}.txt"
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        found.append(dict(re.findall(r"^H-(\d+)\t[^\t]*\t(.*)$", text, re.MULTILINE)))
-    if not found[0] or found[0].keys() != found[1].keys():
+        translations.append(dict(re.findall(r"^H-(\d+)\t[^\t]*\t(.*)$", text, re.MULTILINE)))
+    if not translations[0] or translations[0].keys() != translations[1].keys():
         return None
-    return sum(found[1][i] == words for i, words in found[0].items()) / len(found[0])
+    same = sum(translations[1][i] == text for i, text in translations[0].items())
+    return same / len(translations[0])
 
 
 def run(check: GpuCheck, launcher: Launcher) -> None:
@@ -151,11 +154,11 @@ def run(check: GpuCheck, launcher: Launcher) -> None:
     record = check.work / "steps.json"
     done: dict[str, Any] = {}
     if not launcher.dry_run:
-        make_folder(check.work)
+        check.work.mkdir(parents=True, exist_ok=True)
         done = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
     code = code_hash()
     for step in check.steps():
-        command = [check.device, code, *map(str, step.words)]
+        command = [check.device, code, *map(str, step.argv)]
         before = done.get(step.name, {})
         if before.get("ok") and before.get("command") == command:
             continue
@@ -164,7 +167,7 @@ def run(check: GpuCheck, launcher: Launcher) -> None:
         outcome: dict[str, Any] = {"ok": True}
         launcher.say(step.name)
         try:
-            launcher.run(step.words, name=step.name, log=log, output=step.output)
+            launcher.run(step.argv, name=step.name, log=log, output=step.output)
         except CommandError as error:
             outcome = {"ok": False, "reason": one_line(error)}
             launcher.say(f"FAILED: {outcome['reason']}")
@@ -190,12 +193,12 @@ def _finish(check: GpuCheck, done: dict[str, Any]) -> None:
     write_text(check.work / "summary.txt", "\n".join(lines) + "\n")
     print("\n".join(lines))
     packed = check.work / "gpu_check.tar.gz"
-    found = sorted(path for path in check.work.iterdir() if path.suffix in PACKED)
+    files = sorted(path for path in check.work.iterdir() if path.suffix in PACKED)
 
     def pack(path: Path) -> None:
         with tarfile.open(path, "w:gz") as archive:
-            for one in found:
-                archive.add(one, f"gpu_check/{one.name}")
+            for file in files:
+                archive.add(file, f"gpu_check/{file.name}")
 
     write_whole(packed, pack)
     print(f"Logs, tables and figures: {packed}")

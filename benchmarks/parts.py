@@ -37,16 +37,16 @@ def update_rows(bench: Bench) -> list[Row]:
     K updates is compared in blocks of rounds. A block holds each batch equally often, and whole cycles of
     K. From block to block the batches move on by one, so that the solves meet each batch in turn.
     """
-    settings, words, found = bench.settings, bench.words, bench.contestants
-    made = batches.make_batches(settings, words, tokens=settings.tokens)
-    for trainers in bench.groups("update", [{}], found, lambda c: trainer(c, words)):
+    settings, dictionary, contestants = bench.settings, bench.dictionary, bench.contestants
+    made = batches.make_batches(settings, dictionary, tokens=settings.tokens)
+    for trainers in bench.groups("update", [{}], contestants, lambda c: trainer(c, dictionary)):
         blocks = {
             c.name: 1 if c.interval == 1 else math.lcm(c.interval, len(made))
-            for c in found
+            for c in contestants
             if c.name in trainers
         }
         _race_updates(bench, trainers, made, blocks)
-    return bench.rows("update", {}, found)
+    return bench.rows("update", {}, contestants)
 
 
 def _race_updates(
@@ -66,11 +66,11 @@ def _race_updates(
     sizes = [batches.size(batch) for batch in made]
     about = {
         name: {
-            "parameters": sum(p.numel() for p in own.model.parameters()),
+            "parameters": sum(p.numel() for p in built.model.parameters()),
             "max_tokens": bench.settings.tokens,
             "batches": sizes,
         }
-        for name, own in trainers.items()
+        for name, built in trainers.items()
     }
     work = Work(trainers[bench.contestants[0].name].model)
     bench.race(
@@ -86,20 +86,20 @@ def _race_updates(
 
 def generation_rows(bench: Bench, vocabulary: int) -> list[Row]:
     """Time beam search as in fairseq-generate, on one vocabulary and every number of sentences."""
-    settings, words = bench.settings, placeholder_dictionary(vocabulary)
-    found = bench.translating
+    settings, dictionary = bench.settings, placeholder_dictionary(vocabulary)
+    contestants = bench.translating
     places = [{"vocabulary": vocabulary, "sentences": n} for n in settings.batch_sizes]
     for translators in bench.groups(
-        "generation", places, found, lambda c: Translator(c, words, settings)
+        "generation", places, contestants, lambda c: Translator(c, dictionary, settings)
     ):
         for place in places:
             _race_translations(bench, translators, place)
-    return [row for place in places for row in bench.rows("generation", place, found)]
+    return [row for place in places for row in bench.rows("generation", place, contestants)]
 
 
 def _race_translations(bench: Bench, translators: dict[str, Translator], place: Row) -> None:
     settings, [reference, *_] = bench.settings, translators.values()
-    made = batches.make_batches(settings, reference.words, sentences=place["sentences"])
+    made = batches.make_batches(settings, reference.dictionary, sentences=place["sentences"])
     if settings.device == "cuda":
         made = [move_to_cuda(batch) for batch in made]
 
@@ -126,12 +126,14 @@ def step_rows(bench: Bench) -> list[Row]:
     The models decode in turn from the first token on; ``step_rounds`` steps around a position are timed.
     """
     settings, vocabulary = bench.settings, bench.settings.vocabulary[0]
-    words, found = placeholder_dictionary(vocabulary), bench.translating
+    dictionary, contestants = placeholder_dictionary(vocabulary), bench.translating
     places = [{"vocabulary": vocabulary, "position": p} for p in sorted(settings.step_positions)]
-    for steppers in bench.groups("step", places, found, lambda c: Stepper(c, words, settings)):
+    for steppers in bench.groups(
+        "step", places, contestants, lambda c: Stepper(c, dictionary, settings)
+    ):
         for place in places:
             _race_steps(bench, steppers, place)
-    return [row for place in places for row in bench.rows("step", place, found)]
+    return [row for place in places for row in bench.rows("step", place, contestants)]
 
 
 def _race_steps(bench: Bench, steppers: dict[str, Stepper], place: Row) -> None:
@@ -151,12 +153,12 @@ def memory_rows(bench: Bench) -> list[Row]:
 
     It is not the first update, so that the optimiser has its state.
     """
-    settings, words = bench.settings, bench.words
-    longest = batches.make_batches(settings, words, tokens=settings.tokens)[0]
+    settings, dictionary = bench.settings, bench.dictionary
+    longest = batches.make_batches(settings, dictionary, tokens=settings.tokens)[0]
 
     def peak(contestant: Contestant) -> int:
         def prepare() -> Trainer:
-            trained = trainer(contestant, words)
+            trained = trainer(contestant, dictionary)
             trained.cuda_env = None  # with it, fairseq resets the peak after an update
             solved = trained.get_num_updates()
             update(trained, longest, contestant.name)
@@ -175,11 +177,11 @@ def memory_rows(bench: Bench) -> list[Row]:
 
 def launch_rows(bench: Bench) -> list[Row]:
     """Count the kernels of forward and backward pass on the longest batch, with the engines of a GPU."""
-    settings, words = bench.settings, bench.words
-    longest = batches.make_batches(settings, words, tokens=settings.tokens)[0]
+    settings, dictionary = bench.settings, bench.dictionary
+    longest = batches.make_batches(settings, dictionary, tokens=settings.tokens)[0]
 
     def count(contestant: Contestant) -> int:
-        trained = trainer(contestant, words)
+        trained = trainer(contestant, dictionary)
         if settings.device == "cuda":
             return update_launches(trained, move_to_cuda(longest))
         with engines_of_a_gpu(trained.model):
@@ -207,12 +209,12 @@ def counted_rows(
         if value is not None:
             bench.records.add(part, {}, name, **{key: value})
             bench.progress(f"{part}, {name}: {value:,} {key}")
-    found = {row["contestant"]: row[key] for row in bench.records.find(part, {})}
-    baseline = found.get(bench.contestants[0].name)
+    values = {row["contestant"]: row[key] for row in bench.records.find(part, {})}
+    baseline = values.get(bench.contestants[0].name)
     return [
-        {"contestant": c.name, "ratio": found[c.name] / baseline, key: found[c.name]}
+        {"contestant": c.name, "ratio": values[c.name] / baseline, key: values[c.name]}
         for c in bench.contestants
-        if baseline and c.name in found
+        if baseline and c.name in values
     ]
 
 
@@ -237,7 +239,7 @@ def growth_rows(bench: Bench) -> list[Row]:
             turns[key], named[key] = turn, {"contestant": contestant.name, "positions": length}
     bench.progress(f"growth: {len(turns)} tables in turn")
     times = bench.timed(turns, bench.settings.rounds) if turns else {}
-    return [named[key] | summary(own) for key, own in times.items()]
+    return [named[key] | summary(seconds) for key, seconds in times.items()]
 
 
 def exponents(rows: Sequence[Row], settings: Settings) -> dict[str, float]:
@@ -246,13 +248,15 @@ def exponents(rows: Sequence[Row], settings: Settings) -> dict[str, float]:
     for row in rows:
         if row["positions"] >= settings.growth_from:
             points.setdefault(row["contestant"], []).append((row["positions"], row["seconds"]))
-    return {name: exponent(*zip(*own)) for name, own in points.items() if len(own) > 1}
+    return {
+        name: exponent(*zip(*measured)) for name, measured in points.items() if len(measured) > 1
+    }
 
 
 def _tables(bench: Bench, contestant: Contestant) -> dict[int, Turn]:
     """Return, by number of positions, a function that computes the table and its gradient."""
     cfg, device = contestant.cfg, bench.settings.device
-    model = fresh_model(contestant, TranslationTask(cfg.task, bench.words, bench.words))
+    model = fresh_model(contestant, TranslationTask(cfg.task, bench.dictionary, bench.dictionary))
     stack = model.to(device).train().encoder
     signal = getattr(stack, "positions", None)
     # A table of fixed length does not grow with the input, and some encoders have none.

@@ -50,11 +50,10 @@ class Records:
                 "remove this one."
             )
         self.rows = [json.loads(line) for line in lines[1:]]
-        self._file.parent.mkdir(parents=True, exist_ok=True)
         write_text(self._file, "".join(f"{json.dumps(row)}\n" for row in (about, *self.rows)))
 
-    def add(self, part: str, where: Row, contestant: str, **found: Any) -> None:
-        row = {"part": part, "where": where, "contestant": contestant, **found}
+    def add(self, part: str, where: Row, contestant: str, **measured: Any) -> None:
+        row = {"part": part, "where": where, "contestant": contestant, **measured}
         self.rows.append(row)
         if self._file is not None:
             with self._file.open("a", encoding="utf-8") as file:

@@ -48,10 +48,10 @@ def run_benchmark(settings: Settings) -> BenchmarkResult:
 
 
 def _measure(settings: Settings, save_dir: str) -> BenchmarkResult:
-    found = contestants(settings, save_dir)
+    compared = contestants(settings, save_dir)
     trained = [] if settings.checkpoint is None else trained_flows(settings.checkpoint)
     machine = _machine(settings)
-    bench = Bench(settings, found, say, Records(_fixed(settings, machine), settings.resume))
+    bench = Bench(settings, compared, say, Records(_fixed(settings, machine), settings.resume))
     result = BenchmarkResult(machine, settings, bench.floor._asdict(), bench.failures)
 
     def measured(part: str, measure: Callable[..., list[Row]], *given: Any) -> list[Row]:
@@ -65,7 +65,7 @@ def _measure(settings: Settings, save_dir: str) -> BenchmarkResult:
     for vocabulary in settings.vocabulary:
         result.generation += measured("generation", parts.generation_rows, vocabulary)
     result.step = measured("step", parts.step_rows)
-    model = found[0].cfg.model
+    model = compared[0].cfg.model
     # A row for the q, k and v of every encoder block.
     size = model.encoder_embed_dim, 3 * model.encoder_layers
     result.solve = measured("solve", solvers.solve_rows, *size, trained)

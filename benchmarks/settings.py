@@ -54,23 +54,27 @@ class _Listed(argparse.Action):
     """Parse names of ``PARTS`` that are separated by commas or spaces."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        words = tuple(word for value in values for word in value.split(",") if word)
-        unknown = [word for word in words if word not in PARTS]
-        if unknown or not words:
+        parts = tuple(word for value in values for word in value.split(",") if word)
+        unknown = [word for word in parts if word not in PARTS]
+        if unknown or not parts:
             raise argparse.ArgumentError(
                 self, f"must be some of {', '.join(PARTS)}, but is {' '.join(values)!r}"
             )
-        setattr(namespace, self.dest, words)
+        setattr(namespace, self.dest, parts)
 
 
-def _option(default: Any, meaning: str, said: str | None = None, **words: Any) -> Any:
-    """Declare a setting with a command-line option; ``said`` is its default in words."""
-    text = f"{meaning} ({default if said is None else said})".strip()
-    return field(default=default, metadata={"help": text, **words})
+def _option(
+    default: Any, meaning: str, default_text: str | None = None, **argparse_options: Any
+) -> Any:
+    """Declare a setting with a command-line option; ``default_text`` is its default in words."""
+    text = f"{meaning} ({default if default_text is None else default_text})".strip()
+    return field(default=default, metadata={"help": text, **argparse_options})
 
 
-def _number(default: Any, meaning: str, said: str | None = None, **words: Any) -> Any:
-    return _option(default, meaning, said, type=positive, metavar="N", **words)
+def _number(
+    default: Any, meaning: str, default_text: str | None = None, **argparse_options: Any
+) -> Any:
+    return _option(default, meaning, default_text, type=positive, metavar="N", **argparse_options)
 
 
 @dataclass(frozen=True)

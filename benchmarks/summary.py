@@ -57,10 +57,10 @@ def summary_columns(parts: Mapping[str, Sequence[Row]]) -> list[SummaryColumn]:
     """Return a column for every measurement of ``parts`` (rows by part) that has a ratio."""
     columns = []
     for part, (panel, series, keys) in SUMMARISED.items():
-        found: dict[tuple[Any, ...], dict[str, Row]] = {}
+        tables: dict[tuple[Any, ...], dict[str, Row]] = {}
         for row in parts.get(part, ()):
-            found.setdefault(tuple(row[key] for key in keys), {})[row["contestant"]] = row
-        for _, rows in sorted(found.items(), key=lambda item: item[0]):
+            tables.setdefault(tuple(row[key] for key in keys), {})[row["contestant"]] = row
+        for _, rows in sorted(tables.items(), key=lambda item: item[0]):
             base = rows[BASELINE]
             floor = 1 / base["floor_ratio"] if "floor_ratio" in base else None
             named = panel.format(**base), series.format(**base)

@@ -84,14 +84,14 @@ def comparison(times: Sequence[float], baseline: Sequence[float], block: int = 1
         ``ratio_of_totals`` (all rounds in one), ``seconds`` (the median, of one round), ``rounds``
         and ``block``.
     """
-    own, other = _block_sums(times, block), _block_sums(baseline, block)
-    low, median, high = quartiles([a / b for a, b in zip(own, other)])
+    sums, other = _block_sums(times, block), _block_sums(baseline, block)
+    low, median, high = quartiles([a / b for a, b in zip(sums, other)])
     return {
         "ratio": median,
         "ratio_low": low,
         "ratio_high": high,
         "ratio_of_totals": sum(times) / sum(baseline),
-        "seconds": statistics.median(own) / block,
+        "seconds": statistics.median(sums) / block,
         "rounds": len(times),
         "block": block,
     }

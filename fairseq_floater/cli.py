@@ -53,11 +53,11 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
     if unknown is not None:
         options[unknown] = [*unknown_options, *after_dashes]
     elif unknown_options or (after_dashes and "model_options" not in options):
-        strange = " ".join([*unknown_options, *after_dashes])
+        unknown_words = [*unknown_options, *after_dashes]
         hint = "; options of the model go after `--`" if "model_options" in options else ""
-        similar = get_close_matches(strange.split()[0], usage._option_string_actions, 1, 0.9)
+        similar = get_close_matches(unknown_words[0], usage._option_string_actions, 1, 0.9)
         hint = f"; did you mean `{similar[0]}`?" if similar else hint
-        usage.error(f"unrecognized arguments: {strange}{hint}")
+        usage.error(f"unrecognized arguments: {shlex.join(unknown_words)}{hint}")
     elif after_dashes:
         _check_after_dashes(after_dashes, usage)
         if options["model_options"]:
@@ -126,7 +126,7 @@ def _add(verb: str, verbs: Any) -> None:
         raise
 
 
-def build_parser(verb: str | None = None) -> argparse.ArgumentParser:
+def build_parser(verb: str | None) -> argparse.ArgumentParser:
     """Build the parser of one verb. For any other word, build one that lists all verbs with summaries."""
     parser = argparse.ArgumentParser(
         prog="floater", description="Tools for the position encoders of fairseq_floater."

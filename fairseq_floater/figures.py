@@ -74,16 +74,24 @@ def new_figure(
 
 @contextmanager
 def empty_figure(
-    path: str | os.PathLike[str], size: tuple[float, float], dpi: int = 160
+    path: str | os.PathLike[str],
+    size: tuple[float, float],
+    dpi: int = 160,
+    settings: dict[str, Any] | None = None,
 ) -> Iterator[Any]:
-    """Make a figure of ``size``, width and height in inches, and write it as `new_figure` does."""
+    """Make a figure of ``size``, width and height in inches, and write it as `new_figure` does.
+
+    ``settings`` are matplotlib's rcParams.
+    """
     suffix = checked_format(path)
     quieten_matplotlib()
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, layout="constrained")
-    yield figure
-    write_whole(path, lambda temporary: figure.savefig(temporary, dpi=dpi, format=suffix))
+    with rc_context(settings):
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure
+        write_whole(path, lambda temporary: figure.savefig(temporary, dpi=dpi, format=suffix))
 
 
 def grouped_bars(

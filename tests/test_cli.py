@@ -23,6 +23,10 @@ def imported(*words):
     return {name.split(".")[0] for name in names}
 
 
+def test_an_empty_argument_is_refused():
+    assert "unrecognized arguments: ''" in floater("user-dir", "", code=2).stderr
+
+
 def test_the_help_lists_every_verb_with_what_it_does():
     text = " ".join(floater("--help").stdout.split())
     for name, verb in VERBS.items():

@@ -130,8 +130,8 @@ class MosesSegmenter:
         self._pool.join()
 
 
-def write_counted_dictionary(texts: Sequence[Path], dict_path: Path, workers: int = 1) -> int:
-    """Write the joint dictionary of encoded texts as fairseq counts it; return its number of entries."""
+def write_counted_dictionary(texts: Sequence[Path], dict_path: Path, workers: int = 1) -> None:
+    """Write the joint dictionary of encoded texts as fairseq counts it."""
     from fairseq.data import Dictionary  # slow to import
     from fairseq.tokenizer import tokenize_line
 
@@ -140,4 +140,3 @@ def write_counted_dictionary(texts: Sequence[Path], dict_path: Path, workers: in
         Dictionary.add_file_to_dictionary(str(text), dictionary, tokenize_line, workers)
     dictionary.finalize()
     write_whole(dict_path, lambda temporary: dictionary.save(str(temporary)))
-    return len(dictionary) - dictionary.nspecial

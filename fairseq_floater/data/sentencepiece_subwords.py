@@ -61,8 +61,8 @@ def train_subword(
     write_whole(model_path, lambda temporary: temporary.write_bytes(model.getvalue()))
 
 
-def write_dictionary(model_path: Path, dict_path: Path) -> int:
-    """Write sentencepiece's vocabulary as a joint fairseq dictionary; return its number of entries.
+def write_dictionary(model_path: Path, dict_path: Path) -> None:
+    """Write sentencepiece's vocabulary as a joint fairseq dictionary.
 
     All counts are 1, so that the order, and with it every index, depends on the model alone.
     """
@@ -70,7 +70,6 @@ def write_dictionary(model_path: Path, dict_path: Path) -> int:
     pieces = [model.id_to_piece(i) for i in range(len(model)) if not model.is_control(i)]
     pieces = [piece for piece in pieces if piece not in FAIRSEQ_SYMBOLS]
     write_text(dict_path, "".join(f"{piece} 1\n" for piece in pieces))
-    return len(pieces)
 
 
 def load_model(path: Path) -> sentencepiece.SentencePieceProcessor:

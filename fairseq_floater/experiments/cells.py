@@ -38,7 +38,7 @@ class Cell:
         return self.name if self.seed is None else f"{self.name} seed {self.seed}"
 
 
-def select(cells: Sequence[Cell], patterns: str = "") -> list[Cell]:
+def select(cells: Sequence[Cell], patterns: str) -> list[Cell]:
     """Return the cells that match one of the comma-separated patterns (``base-*``); all without a pattern.
 
     Within a seed the cells are in the order of the patterns.

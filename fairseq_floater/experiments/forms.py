@@ -66,7 +66,7 @@ def systems_of(
         refusal = f"No system takes `--also {options!r}`."
         systems = with_twins(systems, shell_words("--also", options), refusal, separator)
     if stretch is not None:
-        systems = with_stretched(systems, stretch)
+        systems = with_stretched(systems, stretch, separator)
     if encoders is not None and experiment.config.s2l is not None:
         systems = within_training(systems, experiment.s2l.threshold, baseline, separator)
     labels = Counter(entry.label for entry in systems)
@@ -88,25 +88,26 @@ def forms_of(encoders: Sequence[str], *, scratch: bool) -> list[ListedSystem]:
     return forms
 
 
-def with_stretched(systems: Sequence[ListedSystem], stretch: str) -> list[ListedSystem]:
+def with_stretched(
+    systems: Sequence[ListedSystem], stretch: str, separator: str | None
+) -> list[ListedSystem]:
     """Return :func:`with_twins` for ``--position-stretch``; raises UsageError for an invalid range."""
     try:
         Stretching.read(stretch)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return with_twins(
-        systems,
-        ["--position-stretch", stretch],
+    refusal = (
         "No system takes `--stretch`: each keeps fairseq's positions (see `--no-base`), or has none "
-        "between two tokens.",
+        "between two tokens."
     )
+    return with_twins(systems, ["--position-stretch", stretch], refusal, separator)
 
 
 def with_twins(
     systems: Sequence[ListedSystem],
     options: Sequence[str],
     refusal: str,
-    separator: str | None = None,
+    separator: str | None,
 ) -> list[ListedSystem]:
     """Return the systems. Each that takes further ``options`` of the model is followed by a copy with them.
 
@@ -133,7 +134,7 @@ def within_training(
     systems: Sequence[ListedSystem],
     threshold: int,
     baseline: str | None,
-    separator: str | None = None,
+    separator: str | None,
 ) -> list[ListedSystem]:
     """Limit the distances that a system tells apart (`--t5-max-distance`, ...) to those in training.
 
@@ -157,7 +158,7 @@ def listed(system: System) -> ListedSystem:
     return ListedSystem(system, shlex.join(system.words()), system.label)
 
 
-def is_accepted(system: System, separator: str | None = None) -> bool:
+def is_accepted(system: System, separator: str | None) -> bool:
     """Return whether a model takes the options of a system, and a configuration's ``separator``."""
     try:
         _complete(system, separator)
@@ -166,7 +167,7 @@ def is_accepted(system: System, separator: str | None = None) -> bool:
     return True
 
 
-def _complete(system: System, separator: str | None = None) -> argparse.Namespace:
+def _complete(system: System, separator: str | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     add_args(parser)
     parser.add_argument("--no-token-positional-embeddings", action="store_true")

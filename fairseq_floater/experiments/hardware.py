@@ -40,7 +40,7 @@ class UpdateBudget:
         wanted = self.tokens_per_update
         return text if tokens == wanted else f"{text} instead of the configured {wanted}"
 
-    def even_gpus(self, gpus: int, nodes: int = 1) -> int:
+    def even_gpus(self, gpus: int, nodes: int) -> int:
         """Return the largest number of GPUs a node, up to ``gpus``, that does not make an update larger.
 
         If even one GPU a node makes it larger, return ``gpus``.

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fairseq_floater.errors import UserError
-
 _POLL = 0.5  # seconds between two tries of a lock that another run holds
 
 
@@ -61,7 +59,7 @@ class Locks:
 
         ``waiting`` is called once, when the wait begins.
         """
-        make_folder(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock = try_lock(path)
         if lock is None and waiting is not None:
             waiting()
@@ -78,11 +76,3 @@ class Locks:
         finally:
             self.descriptors.remove(lock)
             os.close(lock)
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder; raises UserError if that fails."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        raise UserError(f"The folder {path} cannot be made.") from None

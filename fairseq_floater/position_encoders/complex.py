@@ -78,7 +78,8 @@ class ComplexOrderEmbedding(InputStage):
         if self.by_word:
             omega = F.embedding(words.T, omega)  # [T, B, C / 2]
         # float32 places give float32 angles, even if the frequencies are in half precision.
-        angles = at.query_positions.T.unsqueeze(-1) * omega
+        positions = (at.queries - at.rows_before) / at.rows_per_token
+        angles = positions.T.unsqueeze(-1) * omega
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
     def change(self, x: Tensor, part: BlockPositions, forward_pass: ForwardPass) -> Tensor:

@@ -109,11 +109,6 @@ class Positions(NamedTuple):
         assert self.lengths is not None
         return self.law.frequencies(trained().double(), self.lengths)
 
-    @property
-    def query_positions(self) -> Tensor:
-        """Return the queries' positions in tokens; an unmoved first token has 0: float32 [B or 1, T]."""
-        return (self.queries - self.rows_before) / self.rows_per_token
-
 
 @dataclass(frozen=True)
 class Warp(ABC):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_floater.figures import COLOURS, empty_figure, quieten_matplotlib
+from fairseq_floater.figures import COLOURS, empty_figure
 from fairseq_floater.results.attention_terms import TERMS, Term
 from fairseq_floater.results.position_rows import PositionTable
 
@@ -40,16 +40,13 @@ def draw(
     terms: Sequence[Term] = (),
 ) -> None:
     """Draw four panels per table and two per term into ``output``, with ``signature`` at the bottom."""
-    quieten_matplotlib()
-    from matplotlib import rc_context
-
     lines = [*heading]
     if any(table.has_past for table in tables) or any(term.has_past for term in terms):
         lines.insert(1, f"black line: T; {'dashed, ' * bool(tables)}on grey: past it")
     number = len(tables) + len(terms)
     height = 0.9 + 0.15 * len(lines) + 1.85 * number + 0.35 * len(terms)
-    fonts = rc_context({"font.size": 8, "axes.titlesize": 9, "figure.titlesize": 9})
-    with fonts, empty_figure(output, (10.0, height), dpi=200) as canvas:
+    fonts = {"font.size": 8, "axes.titlesize": 9, "figure.titlesize": 9}
+    with empty_figure(output, (10.0, height), dpi=200, settings=fonts) as canvas:
         grid = canvas.add_gridspec(number, 4, width_ratios=(1.5, 1, 1, 1))
         for row, table in enumerate(tables):
             axes = [canvas.add_subplot(grid[row, column]) for column in range(4)]
@@ -68,12 +65,9 @@ def draw(
 
 def draw_panels(panels: Sequence[tuple[str, PositionTable]], output: str, signature: str) -> None:
     """Draw the matrices of several tables, (title, table), side by side in one scale of colours."""
-    quieten_matplotlib()
-    from matplotlib import rc_context
-
     limit, size = max(_colour_limit(table) for _, table in panels), (0.8 + 2.2 * len(panels), 3.0)
-    fonts = rc_context({"font.size": 8, "axes.titlesize": 8})
-    with fonts, empty_figure(output, size, dpi=200) as canvas:
+    fonts = {"font.size": 8, "axes.titlesize": 8}
+    with empty_figure(output, size, dpi=200, settings=fonts) as canvas:
         every = canvas.subplots(1, len(panels), squeeze=False)[0]
         for axes, (title, table) in zip(every, panels):
             bar = _draw_matrix(axes, table, limit)
@@ -98,17 +92,17 @@ def dimension_order(rows: Tensor) -> tuple[str, Tensor]:
     return "speed", rows.diff(dim=0).square().mean(dim=0).argsort(descending=True)
 
 
-def principal_components(table: PositionTable, count: int = 3) -> tuple[Tensor, list[float]]:
-    """Project all rows on the first principal components of the rows up to T.
+def principal_components(table: PositionTable) -> tuple[Tensor, list[float]]:
+    """Project all rows on the first three principal components of the rows up to T.
 
     Returns:
-        Coordinates [N, count], and the share of the variance that each component explains.
+        Coordinates [N, 3], and the share of the variance that each component explains.
     """
     mean = table.known.mean(dim=0)
     _, sizes, directions = torch.linalg.svd(table.known - mean, full_matrices=False)
-    coordinates = (table.rows - mean) @ directions[:count].T
+    coordinates = (table.rows - mean) @ directions[:3].T
     variance = sizes.square()
-    return coordinates, (variance / variance.sum().clamp(min=1e-30))[:count].tolist()
+    return coordinates, (variance / variance.sum().clamp(min=1e-30))[:3].tolist()
 
 
 def _colour_limit(table: PositionTable) -> float:

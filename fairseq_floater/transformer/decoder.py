@@ -102,7 +102,8 @@ class PositionedDecoder(TransformerDecoderBase):
             source_streams = SOURCE_STREAMS
         elif cfg.position_cross != OFF:
             source_streams = CROSS_STREAMS
-        # As in the encoder. One for both, or they would draw the same numbers.
+        # The random state comes back afterwards, as in the encoder. Both encoders are built in one fork: in
+        # two they would draw the same numbers.
         with torch.random.fork_rng(devices=[]):
             attach_encoder(self, "positions", cfg, streams=streams, side="target", shape=shape)
             if source_streams:

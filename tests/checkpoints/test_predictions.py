@@ -113,7 +113,7 @@ def test_glue_has_labels_by_index_in_the_order_of_the_data(pairs, classifier, tm
     assert lines == ["index\tprediction", *(f"{i}\t{LABELS[k]}" for i, k in zip(INDICES, best))]
     assert found.n == 10 and found.files == [str(tmp_path / "out" / "rte.tsv")]
     scored = glue.score("RTE", tmp_path / "out" / "rte.tsv", pairs / "references.valid.tsv")
-    assert scored.score == pytest.approx(10 * sum(k == i % 2 for i, k in enumerate(best)))
+    assert scored.fields["score"] == pytest.approx(10 * sum(k == i % 2 for i, k in enumerate(best)))
 
 
 def test_a_split_without_references_counts_from_0(pairs, classifier, tmp_path):
@@ -149,7 +149,7 @@ def test_race_has_letters_by_question(passages, chooser, tmp_path):
     assert list(found.items()) == [(f"high/{i}/0", a) for i, a in zip(INDICES, letters)]
     assert len(set(letters)) > 1
     scored = race.score(tmp_path / "race.json", passages / "references.valid.json")
-    assert scored.score == pytest.approx(
+    assert scored.fields["score"] == pytest.approx(
         10 * sum(a == "ABCD"[i % 4] for i, a in enumerate(letters))
     )
 

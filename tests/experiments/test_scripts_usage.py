@@ -34,7 +34,7 @@ CONFIGS |= {"tiny": "roberta_tiny", "base": "roberta_base"}
         ("protocol.sh nowhere.yaml --encoder floater", 2, "There is no configuration nowhere.yaml"),
         ("protocol.sh {config}", 2, "arguments are required: --encoder"),
         ("protocol.sh {config} --encoder fourier", 2, "fourier"),
-        ("protocol.sh {config} --encoder floater --work /dev/null/x", 1, "cannot be made"),
+        ("protocol.sh {config} --encoder floater --work /dev/null/x", 1, "Not a directory"),
         ("protocol.sh {text} --encoder floater --work {tmp}", 2, "pass its folder with --raw"),
         ("protocol.sh {wmt14} --encoder floater --work {tmp} --raw x", 2, "set `wmt14: null`"),
         ("protocol.sh {config} --encoder rnn '--model-options=--lr 1' -- --lr 2", 2, "not both"),

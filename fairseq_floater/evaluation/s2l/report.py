@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,29 +153,33 @@ class S2LScores:
         return [*cells, f"{score.length_ratio:.2f}", *([cut_off] if self.length_limit else [])]
 
     def _exact_matches(self) -> list[str]:
-        """Return one table of all groups; the best system of the main group comes first."""
         if "exact" not in self.kinds or len(self.scores) < 2:
             return []
         main = self.scores[self.main_group].items()
         values = {name: score.exact.value for name, score in main if score.exact}
-        rows = []
-        for system in sorted(values, key=lambda name: -values[name]):
-            scores = (by_system.get(system) for by_system in self.scores.values())
-            cells = (s.exact.format(3) if s and s.exact else "-" for s in scores)
-            rows.append([self.labels[system], *cells])
-        return [*markdown_table(["exact match", *self.scores], rows), ""]
+        order = sorted(values, key=lambda name: -values[name])
+        return self._by_group("exact match", order, lambda s: s.exact.format(3) if s.exact else "")
 
     def _ranks(self) -> list[str]:
-        """Return one table of all groups; the best system of the main group comes first."""
-        main = self.scores[self.main_group]
-        order = sorted((score.rank.place, name) for name, score in main.items() if score.rank)
-        if len(order) < 2:
+        main = self.scores[self.main_group].items()
+        places = {name: score.rank.place for name, score in main if score.rank}
+        if len(places) < 2:
             return []
-        rows = []
-        for _, system in order:
-            scores = (by_system.get(system) for by_system in self.scores.values())
-            rows.append([self.labels[system], *(str((s and s.rank) or "-") for s in scores)])
-        return [*markdown_table(["rank by loss", *self.scores], rows), ""]
+        order = sorted(places, key=lambda name: (places[name], name))
+        return self._by_group("rank by loss", order, lambda s: str(s.rank or ""))
+
+    def _by_group(
+        self, title: str, systems: Sequence[str], cell: Callable[[BinScore], str]
+    ) -> list[str]:
+        """Return a table of ``systems`` by group; an empty ``cell`` is shown as a dash."""
+        rows = [
+            [
+                self.labels[name],
+                *((name in g and cell(g[name])) or "-" for g in self.scores.values()),
+            ]
+            for name in systems
+        ]
+        return [*markdown_table([title, *self.scores], rows), ""]
 
     def _before_and_after(self) -> list[str]:
         """Return a table of warm starts' scores before and after further training; empty without any."""

@@ -18,10 +18,6 @@ class Scores:
     fields: dict[str, Any]
     table: list[str]
 
-    @property
-    def score(self) -> float:
-        return float(self.fields["score"])
-
     def format_text(self) -> str:
         return "\n".join(self.table)
 

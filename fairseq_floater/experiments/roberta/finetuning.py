@@ -156,6 +156,5 @@ class FineTuning(RobertaJob):
             # The predictions answer every question. A threshold decides whether a question has an answer.
             argv += ["--na-prob", predictions.with_suffix(".na.json"), "--na-prob-thresh", "0.5"]
         if self.make(Step(result, [*argv, "--json", result])):
-            name = "f1" if family == "squad" else "score"
-            score = read_json(result, {name: NUMBER})[name]
+            score = read_json(result, {"score": NUMBER})["score"]
             self.say(f"{self.kind.title}, {split}: {score:.2f}")
