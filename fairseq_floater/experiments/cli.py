@@ -143,6 +143,7 @@ def add_run_tasks(verbs: Any) -> None:
 
 def _add_comparison(verbs: Any, name: str, example: str, details: str, *, by_length: bool) -> None:
     from fairseq_floater.experiments import compare
+    from fairseq_floater.experiments.compare_options import add_options
 
     details += (
         "\nSkips finished runs, and runs that are in progress in another process. A killed run continues "
@@ -151,7 +152,7 @@ def _add_comparison(verbs: Any, name: str, example: str, details: str, *, by_len
     run = from_options(compare.run)
     parser = add_verb(verbs, name, example, run, details=details, json=False)
     parser.set_defaults(by_length=by_length)
-    compare.add_options(parser)
+    add_options(parser)
 
 
 def add_run_table2(verbs: Any) -> None:

@@ -16,13 +16,7 @@ from typing import Any
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.s2l.report import UNTRAINED
 from fairseq_floater.experiments.cells import Cell, progress_of, seconds_left, select
-from fairseq_floater.experiments.commands import (
-    ONE_THREAD,
-    add_config,
-    add_node_options,
-    seeds,
-    work_of,
-)
+from fairseq_floater.experiments.commands import ONE_THREAD, work_of
 from fairseq_floater.experiments.config import ListedSystem
 from fairseq_floater.experiments.forms import systems_of
 from fairseq_floater.experiments.hardware import Machines, machines_from_args
@@ -33,17 +27,9 @@ from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.screen import duration
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import PLAIN, System
-from fairseq_floater.experiments.tables import Table, add_table_options
-from fairseq_floater.experiments.variants import (
-    TOLD,
-    Variant,
-    check_variants,
-    read_evals,
-    read_windows,
-)
-from fairseq_floater.position_encoders.registry import encoder_names
+from fairseq_floater.experiments.tables import Table
+from fairseq_floater.experiments.variants import Variant, check_variants
 from fairseq_floater.records import read_json
-from fairseq_floater.verbs import positive
 
 _MOST_JOBS = 4  # trainings at a time on a CPU, unless --jobs says more
 # Above the maximum, scoring two hundred systems takes many minutes.
@@ -254,59 +240,6 @@ class ComparisonTable(Table):
             shape = {"kept": {"train": {"longest_source": int}}}
             longest = read_json(self.work / "split" / "split.json", shape)["kept"]["train"]
             print(_SPLIT.format(work=self.work, longest=longest["longest_source"]))
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that :func:`run` reads, except ``by_length`` (whether to require section `s2l`)."""
-    add = parser.add_argument
-    parser.set_defaults(task=(), variants=[])  # only `tasks.sh` sets a task
-    add_config(parser)
-    add_table_options(parser, "names or patterns of systems: 'rope-*,*-stretch_*'")
-    text = (
-        "all, or names with commas: rope,t5,floater. Runs the baseline of CONFIG and these, some in "
-        "several forms, which --list shows (default: the systems that CONFIG lists)"
-    )
-    add("--encoders", type=encoder_names, metavar="NAMES", help=text)
-    text = (
-        "what --encoders start from: scratch (random parameters, without fairseq's sinusoid) or donor (a "
-        "trained Transformer); default: as the baseline"
-    )
-    add("--start", choices=("scratch", "donor"), help=text)
-    text = "also run each system with --position-stretch LOW:HIGH, if it takes this option"
-    add("--stretch", metavar="LOW:HIGH", help=text)
-    text = (
-        "also run each system with these options of the model, if it takes them: --also='--position-cross "
-        "relative'; may be given again"
-    )
-    add("--also", action="append", default=[], metavar="OPTIONS", help=text)
-    text = (
-        "also translate with positions changed at test time, as --position-eval SPEC (docs/options.md): "
-        "interpolate:80,cap:80"
-    )
-    add("--eval", action="extend", type=read_evals, dest="variants", metavar="SPEC,SPEC", help=text)
-    text = "also translate with hypotheses as long as their references, to see what stopping early costs"
-    add("--told-length", action="append_const", const=TOLD, dest="variants", help=text)
-    text = (
-        "also translate sources of more than T tokens in windows of T that share O (a quarter of T) and "
-        "are joined where they agree; may be given again"
-    )
-    add(
-        "--windows", action="append", type=read_windows, dest="variants", metavar="T[:O]", help=text
-    )
-    text = "also score exact match (always done for text of whole words)"
-    add("--exact-match", action="store_true", help=text)
-    text = "run each system under each of these seeds (default: the configuration's)"
-    add("--seeds", type=seeds, metavar="1,2,3", help=text)
-    text = "folder of your parallel text: train, valid and test* files"
-    add("--raw", type=Path, metavar="DIR", help=text)
-    text = (
-        "run of protocol.sh --encoder plain, the donor of all seeds; made there if it is missing (default: "
-        "a donor for each seed)"
-    )
-    add("--donor", type=Path, metavar="DIR", help=text)
-    text = "trainings side by side (default: 1 on GPUs; the number of cores, at most 4, on the CPU)"
-    add("--jobs", type=positive, metavar="N", help=text)
-    add_node_options(parser)
 
 
 def _seeds_of(work: Path) -> list[int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairseq_floater.data.task_generators import TASKS
 from fairseq_floater.errors import UsageError, UserError, sentence
-from fairseq_floater.experiments import compare
+from fairseq_floater.experiments import compare, compare_options
 from fairseq_floater.experiments.commands import work_of
 from fairseq_floater.experiments.job import floater
 from fairseq_floater.experiments.launch import Launcher
@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", type=task_names, required=True, metavar="NAMES", help=text)
     text = "your copy of SCAN's tasks.txt (default: download it)"
     parser.add_argument("--from", dest="file", type=Path, metavar="FILE", help=text)
-    compare.add_options(parser)
+    compare_options.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:

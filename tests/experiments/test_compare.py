@@ -16,8 +16,9 @@ from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments import tables
 from fairseq_floater.experiments.cells import Cell, seconds_left, select
-from fairseq_floater.experiments.compare import ComparisonTable, add_options
+from fairseq_floater.experiments.compare import ComparisonTable
 from fairseq_floater.experiments.compare import run as run_comparison
+from fairseq_floater.experiments.compare_options import add_options
 from fairseq_floater.experiments.locks import try_lock
 from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
