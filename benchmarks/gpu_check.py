@@ -115,8 +115,8 @@ class GpuCheck:
     def _benchmarks(self) -> Iterator[Step]:
         def measured(name: str, *argv: Any) -> Step:
             place = self.work / f"benchmark-{name}"
-            endings = {"--resume": "jsonl", "--json": "json", "--plot": "png"}
-            files = [word for option, end in endings.items() for word in (option, f"{place}.{end}")]
+            files = ["--json", f"{place}.json", "--plot", f"{place}.png"]
+            files += ["--resume", f"{place}.jsonl"] if name != "flows" else []
             size = ("--quick", "--rounds", "1", "--threads", "1") if self.rehearsed else ()
             command = python("benchmarks", "speed", "--device", self.device, *size, *argv, *files)
             return Step(place.name, command, Path(f"{place}.md"))
@@ -162,6 +162,9 @@ def run(check: GpuCheck, launcher: Launcher) -> None:
         before = done.get(step.name, {})
         if before.get("ok") and before.get("command") == command:
             continue
+        if before.get("command") != command and not launcher.dry_run:
+            # Its measurements are of other code, or of another device.
+            (check.work / f"{step.name}.jsonl").unlink(missing_ok=True)
         log = None if launcher.dry_run else check.work / f"{step.name}.log"
         start = time.time()
         outcome: dict[str, Any] = {"ok": True}

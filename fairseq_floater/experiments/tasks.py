@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
             compare.run(argparse.Namespace(**{**vars(args), **changes}))
         except UsageError:
             raise
-        except UserError as error:
+        except (UserError, OSError) as error:
             failures.append(f"{name}: {sentence(error)}")
     if not (args.list or args.status):
         command = floater("table", work, "--json", work / "tasks.json")

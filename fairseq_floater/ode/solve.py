@@ -75,7 +75,8 @@ def solve(
 
     def step(start: Tensor, interval: Tensor) -> Tensor:
         size = float(interval.diff())
-        return solve_rk4_hermite(dynamics, start, interval, size, SolveRecord())[-1]
+        with exact_products():
+            return solve_rk4_hermite(dynamics, start, interval, size, SolveRecord())[-1]
 
     watch_gradient(step, p0, times, trajectory)
     return trajectory

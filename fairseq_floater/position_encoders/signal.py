@@ -89,6 +89,8 @@ class PositionSignal(PositionEncoder):
             return x * rows if self.spec.combine == MULTIPLY else x + rows
         of_x, of_rows = self.joint.weight.chunk(2, dim=1)
         bias = self.joint.bias
+        if positions is not None and 0 < positions.numel() < len(table):  # fewer tokens than rows
+            return F.linear(x, of_x) + F.linear(gather_rows(table, positions), of_rows, bias)
         return F.linear(x, of_x) + gather_rows(F.linear(table, of_rows, bias), positions)
 
     def adopt_donor(

@@ -63,9 +63,10 @@ class PreparedSignal(PreparedPositions):
         # The backward pass of `unbind` joins the gradients of all rows at once.
         rows, count = flat.unbind(1), len(owners)
         in_order = tokens.in_order and at.num_rows == tokens.is_padding.size(1)
-        numbers = at.queries.new_empty(0) if in_order else at.queries.T.contiguous()
+        self._positions: Tensor | None = None  # of a decoding step
+        if not tokens.last_only:
+            self._positions = at.queries.new_empty(0) if in_order else at.queries.T.contiguous()
         self._signal, self._hidden = signal, signal.spec.target == HIDDEN
-        self._positions = None if tokens.last_only else numbers
         self._hold_biases = biases is not None
         self._rows = {id(block): rows[n::count] for n, block in enumerate(owners)}
 

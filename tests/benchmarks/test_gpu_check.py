@@ -76,9 +76,11 @@ def test_what_fails_is_noted_and_alone_repeated(tmp_path, capsys, monkeypatch):
         "kept",
         "second",
     ]
-    # Steps recorded for another device run again.
+    # Steps recorded for another device run again, without what they measured there.
+    (check.work / "first.jsonl").write_text("of the CPU")
     run(Steps(check.work, "cuda", ()), Launcher())
     assert (check.work / "first.txt").read_text().strip() == "first"
+    assert not (check.work / "first.jsonl").exists()
     with tarfile.open(check.work / "gpu_check.tar.gz") as packed:
         names = set(packed.getnames())
     assert {"gpu_check/summary.txt", "gpu_check/steps.json", "gpu_check/second.log"} <= names

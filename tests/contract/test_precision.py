@@ -34,7 +34,10 @@ def test_double_precision_works(encoder, blocks, target):
     model = h.visible(encoder, blocks, target)
     batch = h.source_batch(), h.target_batch()
     single = h.log_probs(model, *batch)
-    allowed = h.TOLERANCE * (2 if on_device.DEVICE.type == "cuda" else 1)  # cuDNN's GRU: 2.1e-5
+    by_cudnn = (
+        encoder == "token-rnn" and on_device.DEVICE.type == "cuda"
+    )  # its GRU was off by 2.1e-5
+    allowed = h.TOLERANCE * (2 if by_cudnn else 1)
     assert h.difference(h.log_probs(model.double(), *batch), single) <= allowed
 
 

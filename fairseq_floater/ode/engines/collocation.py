@@ -41,7 +41,8 @@ COARSEST_STEP = SEGMENT / 8
 # The matrices over a segment's nodes are dense.
 MOST_NODES = 512
 FINEST_STEP = SEGMENT / MOST_NODES
-# A weak flow's segment is this many times as long, unless it would have more than MOST_WIDE_NODES nodes.
+# A weak flow's segment is this many times as long, or as long as MOST_WIDE_NODES nodes reach, if that is
+# longer than a strong flow's.
 WIDE, MOST_WIDE_NODES = 4, 256
 # The residual that the iteration may leave, relative to the largest value (or gradient).
 TOLERANCE = 1e-5
@@ -241,5 +242,5 @@ ENGINE = Engine(
     finest_step=FINEST_STEP,
     coarsest_step=COARSEST_STEP,
     auto_steps={"cuda": (0.4, 0.2, 0.1, 0.05, 0.025)},
-    benchmark_steps=(0.1, 0.2, 0.4),
+    benchmark_steps=(0.025, 0.05, 0.1, 0.2, 0.4),
 )
