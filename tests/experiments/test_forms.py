@@ -37,7 +37,7 @@ def test_every_registered_encoder_has_forms_that_fairseq_reads(tmp_path):
 
 @pytest.mark.parametrize("start", ["scratch", "donor"])
 def test_forms_have_names_labels_and_options_of_their_own(start):
-    forms = with_stretched(forms_of(tuple(ENCODERS), scratch=start == "scratch"), STRETCH)
+    forms = with_stretched(forms_of(tuple(ENCODERS), scratch=start == "scratch"), STRETCH, None)
     for distinct in ("name", "label"):
         assert len({getattr(entry.system, distinct) for entry in forms}) == len(forms)
     for entry in forms:
@@ -91,19 +91,21 @@ def test_two_stretches_have_two_labels():
 
 def test_a_stretched_twin_follows_each_system_that_takes_it():
     forms = forms_of(tuple(ENCODERS), scratch=True)
-    stretched = {s.system.encoder for s in with_stretched(forms, STRETCH) if "stretched" in s.label}
+    stretched = {
+        s.system.encoder for s in with_stretched(forms, STRETCH, None) if "stretched" in s.label
+    }
     assert stretched == {name for name, cls in POSITION_ENCODERS.items() if cls.continuous}
     # A system that is listed already, and one whose base would stay in place, get no twin.
     listed = Experiment(CONFIG).s2l.listed()
-    names = [entry.system.name for entry in with_stretched(listed, STRETCH)]
+    names = [entry.system.name for entry in with_stretched(listed, STRETCH, None)]
     assert len(set(names)) == len(names)
     assert f"{SINUSOID}-position-stretch_0.5_2.5" not in names
     for wrong in ("2", "0:1"):
         with pytest.raises(UsageError, match="`--position-stretch` must be LOW:HIGH"):
-            with_stretched(listed, wrong)
+            with_stretched(listed, wrong, None)
     rows = Experiment(ROOT / "configs" / "text_tiny.yaml").comparison.listed()
     with pytest.raises(UsageError, match="No system takes `--stretch`"):
-        with_stretched(rows, STRETCH)
+        with_stretched(rows, STRETCH, None)
     with pytest.raises(argparse.ArgumentTypeError, match="some of .* but is 'rope,fourier'"):
         encoder_names("rope,fourier")
 
@@ -111,7 +113,7 @@ def test_a_stretched_twin_follows_each_system_that_takes_it():
 def test_a_system_of_another_shape_has_a_stretched_twin_unless_it_is_stretched():
     words = ("--encoder rope --scratch -- --encoder-layers=3", "--encoder t5 --scratch")
     given = [listed(system_from_words(word)) for word in words]
-    twins = with_stretched(given, STRETCH)
+    twins = with_stretched(given, STRETCH, None)
     assert [entry.system.options for entry in twins] == [
         ("--encoder-layers=3",),
         ("--encoder-layers=3", "--position-stretch", STRETCH),
@@ -121,7 +123,7 @@ def test_a_system_of_another_shape_has_a_stretched_twin_unless_it_is_stretched()
     stretched = [
         listed(system_from_words(f"--encoder rope --scratch -- --position-stretch={STRETCH}"))
     ]
-    assert with_stretched(stretched, STRETCH) == stretched
+    assert with_stretched(stretched, STRETCH, None) == stretched
 
 
 def test_any_further_options_make_a_twin_of_each_system_that_takes_them():
