@@ -116,6 +116,8 @@ def _chosen(
     inputs: Sequence[str | os.PathLike[str]], last: int | None, best: int | None, updates: bool
 ) -> tuple[list[Path], str]:
     paths = [Path(p) for p in inputs]
+    if last is not None and best is not None:
+        raise UsageError("`--last` and `--best` cannot be given together.")
     if updates and last is None:
         raise UsageError("`--updates` selects the kind of checkpoints for `--last` N: pass both.")
     if not paths:

@@ -38,7 +38,7 @@ def gather_rows(table: Tensor, positions: Tensor | None) -> Tensor:
     """Gather rows of ``table`` [N, C] by time-first ``positions`` [T, B or 1]: [T, B or 1, C].
 
     If ``positions`` is empty, [0], token i of every sentence has row i: nothing is gathered, and no
-    gradient is scattered. None means a decoding step: the token of sentence b has row b, or all have the
+    gradient is scattered. None means a decoding step: the token of sentence b has row b, or all share the
     only row.
     """
     if positions is None:
