@@ -75,9 +75,9 @@ def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
     Raises:
         UsageError: an option that fairseq-train refuses.
     """
-    of_shape = [word for word in settings.model_options if word != NO_BASE]
+    shared_options = [word for word in settings.model_options if word != NO_BASE]
     baseline, model_options = _configuration(
-        ARCHITECTURES[settings.arch], of_shape, settings, save_dir
+        ARCHITECTURES[settings.arch], shared_options, settings, save_dir
     )
     if NO_BASE in settings.model_options:
         model_options.append(NO_BASE)

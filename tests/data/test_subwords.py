@@ -54,9 +54,8 @@ def test_text_of_blank_lines_is_named(line: str, tmp_path: Path) -> None:
 
 def test_the_dictionary_is_the_models(model: Path, tmp_path: Path) -> None:
     write_dictionary(model, tmp_path / "dict.txt")
-    assert (
-        len((tmp_path / "dict.txt").read_text().splitlines()) == 57
-    )  # without <unk>, <s> and </s>
+    entries = (tmp_path / "dict.txt").read_text().splitlines()
+    assert len(entries) == 57  # without <unk>, <s> and </s>
     dictionary = Dictionary.load(str(tmp_path / "dict.txt"))
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(model))
     assert dictionary.symbols[4:] == [pieces.id_to_piece(i) for i in range(3, 60)]
