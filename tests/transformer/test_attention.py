@@ -45,6 +45,10 @@ def test_a_decoding_step_costs_the_same_at_every_position(target):
     assert costs[32] == costs[1000]
 
 
+def test_attention_that_plans_anew_for_each_shape_is_off():
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_padding_in_front_is_finite_where_weights_are_formed():
     """As in fused attention, where a query that sees no key reads zeros."""
     attention = PositionBiasedAttention(8, 2, self_attention=True).eval()

@@ -146,6 +146,8 @@ def test_reordered_copies_of_a_sentence_are_what_they_were():
     assert within is out
     left = model.encoder.reorder_encoder_out(out, torch.tensor([3, 2]))
     assert torch.equal(left["encoder_out"][0], out["encoder_out"][0][:, 2:])
+    firsts = model.encoder.reorder_encoder_out(out, torch.tensor([0, 2]))
+    assert torch.equal(firsts["encoder_out"][0], out["encoder_out"][0][:, [0, 2]])
     mixed = model.encoder.reorder_encoder_out(out, torch.tensor([0, 2, 1, 3]))
     assert torch.equal(mixed["encoder_out"][0], out["encoder_out"][0][:, [0, 2, 1, 3]])
     assert not mixed["beam_size"]
