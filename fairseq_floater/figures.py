@@ -81,14 +81,14 @@ def empty_figure(
 ) -> Iterator[Any]:
     """Make a figure of ``size``, width and height in inches, and write it as `new_figure` does.
 
-    ``settings`` are matplotlib's rcParams.
+    ``settings`` are matplotlib's rcParams. Text is drawn as it is: a label may have dollar signs.
     """
     suffix = checked_format(path)
     quieten_matplotlib()
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context(settings):
+    with rc_context({"text.parse_math": False, **(settings or {})}):
         figure = Figure(figsize=size, layout="constrained")
         yield figure
         write_whole(path, lambda temporary: figure.savefig(temporary, dpi=dpi, format=suffix))

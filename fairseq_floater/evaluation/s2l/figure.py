@@ -20,13 +20,8 @@ def plot_s2l(report: S2LScores, path: str | os.PathLike[str]) -> None:
     Values are means over seeds with the bootstrap interval of the mean; small dots are single seeds. The
     ending of ``path``, one of :data:`~fairseq_floater.figures.FORMATS`, decides the format.
     """
-    import matplotlib
-
-    with matplotlib.rc_context({"text.parse_math": False}):  # a label may have dollar signs
-        if len(report.labels) > _MOST_BARS:
-            _plot_rows(report, path)
-        else:
-            _plot_bars(report, path)
+    plot = _plot_rows if len(report.labels) > _MOST_BARS else _plot_bars
+    plot(report, path)
 
 
 def _bars(report: S2LScores, kind: str) -> dict[str, dict[str, Bar]]:
