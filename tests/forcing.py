@@ -41,6 +41,16 @@ def assert_beams_keep_their_sentence(model, beam, left=True):
     )
 
 
+def assert_every_parameter_gets_a_gradient(model):
+    """Check it for a batch of end symbols alone too; there the gradient of a position may be zero."""
+    end_symbols = torch.full((2, 1), h.EOS)
+    for batch in ((end_symbols, end_symbols), (h.source_batch(), h.target_batch())):
+        model.zero_grad()
+        h.loss_of(model, *batch).backward()
+        assert [name for name, p in model.named_parameters() if p.grad is None] == []
+    assert all(float(p.grad.abs().max()) > 0 for p in h.position_parameters(model))
+
+
 def assert_same_hypotheses(actual, expected, tolerance=h.TOLERANCE):
     for ours, theirs in zip(actual, expected, strict=True):
         assert ours["tokens"].tolist() == theirs["tokens"].tolist()

@@ -32,6 +32,10 @@ def parametrised(cases):
 
 
 every_case = parametrised(CASES)
+# All cases with every block; with the first block alone, one encoder of each kind.
+KINDS = ("floater", "learned", "rope", "conv", "sinusoidal")
+MOST = [case for case in CASES if case[1] == "all" or case[0] in KINDS]
+most_cases = parametrised(MOST)
 # For tests in which the case "all" covers the case "input" too.
 every_encoder = parametrised([case for case in CASES if case[1] == "all"])
 every_mechanism = parametrised(MECHANISMS)

@@ -1,3 +1,4 @@
+import copy
 import gc
 
 import pytest
@@ -9,3 +10,22 @@ def _little_garbage():
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+_COMPOSED = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _composed_once():
+    """Let Hydra compose equal overrides only once: options of a model are not among them."""
+    from fairseq.dataclass import utils  # brings fairseq
+
+    def compose(name, overrides, original=utils.compose, **how):
+        key = (name, *overrides)
+        if key not in _COMPOSED:
+            _COMPOSED[key] = original(name, overrides=overrides, **how)
+        return copy.deepcopy(_COMPOSED[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "compose", compose)
+        yield

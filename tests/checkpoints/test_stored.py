@@ -88,7 +88,7 @@ def test_the_rotation_flow_loads_under_its_former_name(tmp_path):
         ("qkv", "--floater-init-scale 0"),
         ("hidden", "--floater-init-scale 0"),
         # Without a base, the flow itself starts as the sinusoid.
-        ("hidden", "--position-base drop --floater-start sinusoid"),
+        ("hidden", "--position-base drop --floater-start sinusoid --floater-solver rk4_hermite"),
     ],
 )
 def test_official_fairseqs_checkpoint_is_a_donor(target, further, tmp_path):

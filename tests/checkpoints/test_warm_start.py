@@ -43,9 +43,8 @@ TO_BE_EXACT = {
 # These act on the logits, or in every block, from the first update on.
 NEVER_EXACT = {"rope", "xpos", "alibi", "kerple"}
 SCALED = {"tupe", "deberta", "tener"}  # these scale the logits by another number than the donor
-KEPT = [
-    (e, b) for e in POSITION_ENCODERS for b in ("all", "input") if (e, b) != ("sinusoidal", "all")
-]
+KEPT = [(e, "all") for e in POSITION_ENCODERS if e != "sinusoidal"]
+KEPT += [(e, "input") for e in helpers.KINDS]
 KEPT += [(e, "cross") for e in POSITION_ENCODERS if POSITION_ENCODERS[e].can_cross]
 KEPT += [("learned", "1"), ("t5", "1")]
 
@@ -137,7 +136,7 @@ def test_positions_that_the_donor_brings_are_not_silenced(tmp_path, start):
         ("floater", "--floater-start bias", "p(0) starts at the donor's biases"),
         (
             "floater",
-            "--position-target hidden --floater-start sinusoid",
+            "--position-target hidden --floater-start sinusoid --floater-solver rk4_hermite",
             "start as fairseq's sinusoid",
         ),
     ],

@@ -13,7 +13,7 @@ from fairseq_floater.position_encoders.kept_table import PositionRangeError
 from fairseq_floater.position_encoders.signal import PositionSignal
 
 
-@h.every_case
+@h.most_cases
 def test_evaluation_computes_the_table_once(encoder, blocks, target, monkeypatch):
     model = h.visible(encoder, blocks, target)
     calls = h.recorded(model, monkeypatch)

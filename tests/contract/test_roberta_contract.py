@@ -38,7 +38,7 @@ def test_the_order_of_tokens_matters_exactly_where_there_are_positions(encoder, 
     assert change <= h.TOLERANCE if encoder == "none" else change > 1e-3
 
 
-@h.every_case
+@h.most_cases
 def test_length(encoder, blocks, target):
     # Without RoBERTa's table, which would set another limit.
     model = visible(encoder, blocks, target, max_positions=16, position_base="drop")

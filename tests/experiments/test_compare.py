@@ -14,7 +14,7 @@ from toy import ROOT
 
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError, UserError
-from fairseq_floater.experiments import tables
+from fairseq_floater.experiments import job, tables
 from fairseq_floater.experiments.cells import Cell, seconds_left, select
 from fairseq_floater.experiments.compare import ComparisonTable
 from fairseq_floater.experiments.compare import run as run_comparison
@@ -112,7 +112,8 @@ def test_a_trained_model_translates_in_further_variants_if_its_encoder_takes_the
     assert "must be T or T:O, O below T" in capsys.readouterr().err
 
 
-def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys):
+def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(job, "_LOCK_WAIT", 0)
     busy = tmp_path / "w" / "seed-1" / SINUSOID
     busy.mkdir(parents=True)
     lock = try_lock(busy / ".lock")

@@ -9,6 +9,7 @@ from command_lines import value
 from fake_launcher import CONFIG, FakeLauncher, run
 
 from fairseq_floater.errors import UserError
+from fairseq_floater.experiments import job
 from fairseq_floater.experiments.launch import BusyError, CommandError, StoppedError
 from fairseq_floater.experiments.locks import try_lock
 from fairseq_floater.experiments.run_folder import RunFolder
@@ -170,7 +171,8 @@ def test_references_that_the_output_limit_cuts_off_are_warned_of(tmp_path, capsy
     assert "1 of 1 references of test are longer than `max-len-a" in capsys.readouterr().err
 
 
-def test_another_run_at_work_is_left_alone(tmp_path):
+def test_another_run_at_work_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "_LOCK_WAIT", 0.2)
     (tmp_path / "floater-all-qkv").mkdir(parents=True)
     lock = try_lock(tmp_path / "floater-all-qkv" / ".lock")
     launcher = FakeLauncher()

@@ -70,8 +70,14 @@ def test_progress(tmp_path):
     assert progress_of(tmp_path).state == "done"
 
 
-@pytest.mark.parametrize("row", TABLE_2, ids="-".join)
-@pytest.mark.parametrize("column", COLUMNS, ids="-".join)
+# Every column with one row, every row with one column.
+ROWS = [*TABLE_2]
+CELLS = [(column, ROWS[0]) for column in COLUMNS] + [([*COLUMNS][0], row) for row in ROWS[1:]]
+
+
+@pytest.mark.parametrize(
+    ("column", "row"), CELLS, ids=["-".join((*column, *row)) for column, row in CELLS]
+)
 def test_every_cell_has_arguments_that_fairseq_reads(column, row, tmp_path):
     experiment = Experiment(ROOT / "configs" / f"{config_of(*column)}.yaml")
     (size, _, target), (blocks, encoder) = column, row

@@ -39,13 +39,15 @@ def accepted(case, spec):
     }.get(kind, True)
 
 
-# `logn` and `window` act outside of the encoder; rnn takes no other.
+# `logn` and `window` act outside of the encoder; rnn takes no other. `grouped` has a test of its own below.
 PAIRS = [
     (case, spec)
     for case in h.CASES
     for spec in SPECS
     if case[1] == "all" or case[0] == "sinusoidal"
-    if case in h.MECHANISMS or case[0] == "rnn" or not spec.startswith(("logn", "window"))
+    if case in h.MECHANISMS
+    or case[0] == "rnn"
+    or not spec.startswith(("logn", "window", "grouped"))
 ]
 every_pair = pytest.mark.parametrize(
     ("case", "spec"),

@@ -131,7 +131,8 @@ def test_a_flow_is_drawn_as_far_as_it_is_finite(tmp_path, undrawn):
             if "encoder.positions.dynamics" in name and tensor.dim() == 2:
                 tensor.copy_(torch.eye(*tensor.shape) * 6)
 
-    path = save_model(tmp_path / "model.pt", target="hidden", change=grow)
+    solver = {"floater_solver": "rk4_hermite"}
+    path = save_model(tmp_path / "model.pt", target="hidden", change=grow, **solver)
     figure = draw(path, stack="encoder", streams=["hidden"], length=100)
     drawn = figure.tables[0]["positions"]
     assert 4 < drawn < 100

@@ -12,9 +12,17 @@ KEEP = {"encoder_layers_to_keep": "1,2", "decoder_layers_to_keep": "1,2"}
 SOME = "0,2"
 
 
-@h.every_encoder
-@pytest.mark.parametrize("alone", [True, False], ids=["alone", "base"])
-def test_the_blocks_that_are_named_have_positions_and_no_other(encoder, blocks, target, alone):
+ALONE = [c for c in h.CASES if c[1] == "all"]
+PLACED = [(case, True) for case in ALONE] + [(case, False) for case in h.MECHANISMS]
+
+
+@pytest.mark.parametrize(
+    ("case", "alone"),
+    PLACED,
+    ids=["-".join((*case, "alone" if alone else "base")) for case, alone in PLACED],
+)
+def test_the_blocks_that_are_named_have_positions_and_no_other(case, alone):
+    encoder, blocks, target = case
     options = {**THREE, "no_token_positional_embeddings": alone}
     some, every = (h.visible(encoder, b, target, **options) for b in (SOME, blocks))
     state, batch = some.state_dict(), (h.source_batch(), h.target_batch())

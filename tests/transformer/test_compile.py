@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from encoder_cases import MECHANISMS
 from helpers import build, randomise_positions, sentence
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
@@ -27,7 +26,7 @@ def check_compiled(encoder, *lengths):
         assert torch.equal(output, expected)
 
 
-@pytest.mark.parametrize("encoder", sorted({encoder for encoder, _, _ in MECHANISMS}))
+@pytest.mark.parametrize("encoder", ["conv", "cope", "floater", "rope", "t5", "token-rnn", "xl"])
 def test_a_compiled_stack_computes_the_same(encoder):
     check_compiled(encoder, 5)
 
