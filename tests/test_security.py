@@ -17,8 +17,6 @@ from fairseq_floater.data.parallel_text import LONGEST_LINE, read_lines
 from fairseq_floater.evaluation.hypotheses import read_hypotheses
 from fairseq_floater.files import write_text, write_whole
 
-MODULES = sorted(PACKAGE.rglob("*.py"))
-
 # What the source says.
 
 FORBIDDEN = re.compile(
@@ -44,22 +42,21 @@ def forbidden_calls(source):
             )
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_module_runs_what_it_is_given(module):
-    assert not list(forbidden_calls(module.read_text(encoding="utf-8")))
+def test_no_module_runs_what_it_is_given():
+    found = {
+        str(path): calls
+        for path in PACKAGE.rglob("*.py")
+        if (calls := list(forbidden_calls(path.read_text(encoding="utf-8"))))
+    }
+    assert found == {}
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        *(
-            "eval(x)",
-            "os.system('ls')",
-            "subprocess.run(x, shell=True)",
-            "pickle.load(f)",
-            "torch.load(f)",
-        ),
-        *("torch.load(path, weights_only=False)", "yaml.load(f)", "tar.extractall()", "np.load(f)"),
+        *("eval(x)", "os.system('ls')", "subprocess.run(x, shell=True)", "pickle.load(f)"),
+        *("torch.load(f)", "torch.load(path, weights_only=False)", "yaml.load(f)"),
+        *("tar.extractall()", "np.load(f)"),
     ],
 )
 def test_the_check_of_the_source_finds(line):
@@ -70,10 +67,8 @@ def test_the_scripts_have_no_eval():
     """No input is evaluated as shell code."""
     for script in sorted((ROOT / "scripts").iterdir()):
         for line in script.read_text(encoding="utf-8").splitlines():
-            assert not re.match(r"\s*(eval|source|\.)\s(?!.*BASH_SOURCE)", line), (
-                script.name,
-                line,
-            )
+            found = re.match(r"\s*(eval|source|\.)\s(?!.*BASH_SOURCE)", line)
+            assert not found, (script.name, line)
 
 
 def test_the_allow_list_holds_data_alone():

@@ -13,9 +13,8 @@ folder, *words = sys.argv[1:]
 if words[0] == "-u":  # from torchrun; nothing here needs unbuffered output
     words.pop(0)
 module = words[1].partition(".")[0] if words[0] == "-m" else ""
-ours = module in ("fairseq_cli", "fairseq_floater", "benchmarks", "torch") or words[0].endswith(
-    ".py"
-)
+ours = module in ("fairseq_cli", "fairseq_floater", "benchmarks", "torch", "pytest")
+ours |= words[0].endswith(".py")
 if not ours and not (words[0] == "-c" and "fairseq_floater" in words[1]):
     os.execv(sys.executable, [sys.executable, *words])
 

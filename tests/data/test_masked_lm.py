@@ -6,6 +6,7 @@ import pytest
 from bpe_toy import TEXT, write_gpt2
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fuzzing import call
 from toy import fairseq, floater, parameters
 
 from fairseq_floater.data.understanding import binarise
@@ -24,9 +25,9 @@ def raw(tmp_path_factory):
     return folder
 
 
-def prepare(raw, out, *options, **how):
+def prepare(raw, out, *options, by=floater):
     texts = ("--train", raw / "train.txt", "--valid", raw / "valid.txt", "--workers", 1)
-    return floater("mlm", "prepare", out, *texts, *options, **how)
+    return by("mlm", "prepare", out, *texts, *options)
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +148,6 @@ def test_bad_input_leaves_nothing(options, code, message, raw, prepared, tmp_pat
     places = {"prepared": prepared, "raw": raw, "raw/bpe": raw / "bpe"}
     places |= {name: tmp_path / name for name in ("other.txt", "nothing", "empty")}
     words = [places.get(word, word) for word in options]
-    error = prepare(raw, tmp_path / "out", *words, code=code).stderr
-    assert message in error
+    found, _, error = prepare(raw, tmp_path / "out", *words, by=call)
+    assert found == code and message in error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "other.txt"]

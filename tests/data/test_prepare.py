@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from fuzzing import call
 from prepared_text import VOCAB, contents, encode_all, refused, text_lines, zipped
 from toy import floater
 
@@ -98,5 +99,5 @@ def test_what_others_made_is_never_removed(raw: Path, tmp_path: Path) -> None:
     ],
 )
 def test_bad_options(raw: Path, options: tuple[str, ...]) -> None:
-    done = floater("prepare", raw, raw / "out", *options, "--dry-run", code=2)
-    assert "prepare: " in done.stderr and not (raw / "out").exists()
+    code, _, said = call("prepare", raw, raw / "out", *options, "--dry-run")
+    assert code == 2 and "prepare: " in said and not (raw / "out").exists()

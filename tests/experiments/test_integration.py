@@ -105,6 +105,7 @@ def test_generate_and_interactive_agree(toy, trained, translated, encoder):
     assert len({best[0][1] for best in typed.values()}) > TEST_LINES // 2
 
 
+@pytest.mark.slow  # test_warm_start.py and test_fairseq_compat.py compare the models
 def test_a_floater_of_size_zero_translates_as_its_donor(toy, tmp_path):
     start = tmp_path / "start.pt"
     report = toy.warm_start(start, "--floater-init-scale", 0).stdout

@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 from command_lines import value
+from fuzzing import call
 from toy import ROOT, run_script, tiny_config
 
 SYSTEMS = [
@@ -86,18 +87,14 @@ def test_a_conversion_is_scored_before_and_after_training_on(tmp_path):
     assert shown.stdout.count(f"{folder}/warm_start.pt --gen-subset") == 4
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        ((), 2, "the following arguments are required: CONFIG"),
-        ((ROOT / "configs" / "numbers_en_de.yaml",), 2, "not a short-to-long experiment"),
-        ((ROOT / "configs" / "text_s2l.yaml",), 2, "pass its folder with --raw"),
-    ],
-)
-def test_what_cannot_be_done_is_refused(tmp_path, words, code, message):
-    refused = run_script("s2l.sh", *words, cwd=tmp_path)
-    assert refused.returncode == code, refused.stderr
-    assert message in refused.stderr
+def test_what_cannot_be_done_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, said = call("run-s2l")
+    assert code == 2 and "the following arguments are required: CONFIG" in said
+    code, _, said = call("run-s2l", ROOT / "configs" / "numbers_en_de.yaml")
+    assert code == 2 and "not a short-to-long experiment" in said
+    refused = run_script("s2l.sh", ROOT / "configs" / "text_s2l.yaml")
+    assert refused.returncode == 2 and "pass its folder with --raw" in refused.stderr
     assert not any(tmp_path.iterdir())
 
 

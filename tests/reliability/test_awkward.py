@@ -11,7 +11,7 @@ from command_lines import value
 from fuzzing import call, inputs
 from hypothesis import example
 from hypothesis import strategies as st
-from toy import ROOT, environment
+from toy import ROOT, run_script
 
 from fairseq_floater.data.number_words import write_numbers
 
@@ -68,8 +68,7 @@ def test_any_folder_reaches_fairseq_as_it_is(name):
 
 
 def run(script, *words, cwd):
-    command = ["bash", str(ROOT / "scripts" / script), *map(str, words)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment())
+    done = run_script(script, *words, cwd=cwd)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

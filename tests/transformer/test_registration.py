@@ -15,7 +15,6 @@ print("floater_transformer_tiny" in ARCH_MODEL_REGISTRY)
     ("program", "imports"),
     [
         ("python", "import fairseq_floater"),
-        ("python", "import fairseq, fairseq_floater"),
         ("floater", "import fairseq, fairseq_floater"),  # whatever the program is called
         ("floater", "from fairseq_floater import FloaterTransformerModel"),
         ("floater", "from fairseq_floater import FloaterRobertaModel"),
