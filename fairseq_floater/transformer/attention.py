@@ -37,8 +37,8 @@ from fairseq_floater.transformer.decoding_cache import (
 from fairseq_floater.transformer.decoding_weights import prepare_projections
 from fairseq_floater.transformer.masks import additive_mask, hidden_keys, log_length_factor, summed
 
-# cuDNN's attention, torch's first choice for 16-bit numbers on an H100, plans for 50 to 150 ms at each new shape: in
-# training most batches have one, in decoding every step. Torch's other kernels need no plan.
+# cuDNN's attention, torch's first choice for 16-bit numbers on an H100, plans for 50 to 150 ms at each new
+# shape: in training most batches have one, in decoding every step. Torch's other kernels need no plan.
 torch.backends.cuda.enable_cudnn_sdp(False)
 
 

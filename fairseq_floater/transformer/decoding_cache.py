@@ -15,8 +15,7 @@ from fairseq_floater.position_encoders.hooks import IncrementalState
 
 #: The cache of one attention, by fairseq's names: tensors whose first dimension is the sentence.
 Cache = dict[str, Tensor | None]
-# Keys and values with spare capacity, [2, B, H, capacity, D]; prev_key and prev_value are views of it. In this
-# order torch multiplies by either without a copy.
+# Keys and values with spare capacity, [B, 2, H, capacity, D]; prev_key and prev_value are views of it.
 ROOM = "room"
 SMALLEST_ROOM = 32
 # Key of a decoder's incremental state for the record of `read_token`.
@@ -104,12 +103,12 @@ def appended(cache: Cache, new: Keys) -> Cache:
         if room is not None:
             grown[:, :, :, :start] = room[:, :, :, :start]
         room = grown
-    room[0, :, :, start:end] = new.k
-    room[1, :, :, start:end] = new.v
+    room[:, 0, :, start:end] = new.k
+    room[:, 1, :, start:end] = new.v
     padding = MultiheadAttention._append_prev_key_padding_mask(
         key_padding_mask=new.padding,
         prev_key_padding_mask=None if earlier is None else earlier.padding,
-        batch_size=room.size(1),
+        batch_size=room.size(0),
         src_len=end,
         static_kv=False,
     )
@@ -140,25 +139,26 @@ def reordered(cache: Cache, new_order: Tensor, changed: int | None) -> Cache:
     keys = cache["prev_key"]
     assert keys is not None
     end = keys.size(2)
-    if len(new_order) == room.size(1) and not room.requires_grad:
+    if len(new_order) == len(room) and not room.requires_grad:
         filled = room[:, :, :, 0 if changed is None else end - changed : end]
-        filled.copy_(filled.index_select(1, new_order))
+        filled.copy_(filled.index_select(0, new_order))
     else:
         filled = room[:, :, :, :end]
         room = _room_like(keys, len(new_order), end)
-        room[:, :, :, :end] = filled.index_select(1, new_order)
+        room[:, :, :, :end] = filled.index_select(0, new_order)
     return {ROOM: room, **_filled(room, end).as_cache(), **others}
 
 
 def _room_like(keys: Tensor, sentences: int, tokens: int) -> Tensor:
-    """Allocate space for the keys and values of ``tokens`` or more: [2, B, H, capacity, D]."""
+    """Allocate space for the keys and values of ``tokens`` or more: [B, 2, H, capacity, D]."""
     _, heads, _, width = keys.shape
     capacity = max(SMALLEST_ROOM, 1 << (tokens - 1).bit_length())
-    return keys.new_empty(2, sentences, heads, capacity, width)
+    # Keys of all sentences lie together, and so do values: torch multiplies by either without a copy.
+    return keys.new_empty(2, sentences, heads, capacity, width).transpose(0, 1)
 
 
 def _filled(room: Tensor, tokens: int) -> Keys:
-    return Keys(*room[:, :, :, :tokens])
+    return Keys(*room[:, :, :, :tokens].unbind(1))
 
 
 def beams_as_queries(x: Tensor, sentences: int) -> Tensor:
