@@ -20,6 +20,10 @@ CASES = [
     ("rnn", "all", "hidden-none"),
     ("rotation_flow", "all", "relative-xl-linear"),
 ]
+ALL_BLOCKS = [case for case in CASES if case[1] == "all"]
+# Encoders of each kind; MOST has them with the first block alone, too.
+KINDS = ("floater", "learned", "rope", "conv", "sinusoidal")
+MOST = ALL_BLOCKS + [case for case in CASES if case[1] == "input" and case[0] in KINDS]
 # One case of each way in which an encoder acts, for tests of code that all encoders share.
 MECHANISMS = [
     case

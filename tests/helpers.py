@@ -6,7 +6,7 @@ import on_device
 import pytest
 import torch
 import torch.nn.functional as F
-from encoder_cases import CASES, MECHANISMS, options_of
+from encoder_cases import ALL_BLOCKS, CASES, MECHANISMS, MOST, options_of
 from fairseq import models
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY
@@ -32,12 +32,9 @@ def parametrised(cases):
 
 
 every_case = parametrised(CASES)
-# All cases with every block; with the first block alone, one encoder of each kind.
-KINDS = ("floater", "learned", "rope", "conv", "sinusoidal")
-MOST = [case for case in CASES if case[1] == "all" or case[0] in KINDS]
 most_cases = parametrised(MOST)
 # For tests in which the case "all" covers the case "input" too.
-every_encoder = parametrised([case for case in CASES if case[1] == "all"])
+every_encoder = parametrised(ALL_BLOCKS)
 every_mechanism = parametrised(MECHANISMS)
 every_stage = parametrised([case for case in CASES if case[2] == "stage"])
 every_target = pytest.mark.parametrize("target", ["qkv", "hidden"])

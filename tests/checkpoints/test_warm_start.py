@@ -4,6 +4,7 @@ import helpers
 import pytest
 import torch
 from checkpoint_models import ROUNDING, difference, loaded
+from encoder_cases import KINDS
 from helpers import TINY, save_donor, save_model
 
 from fairseq_floater.checkpoints.reading import load_checkpoint
@@ -44,7 +45,7 @@ TO_BE_EXACT = {
 NEVER_EXACT = {"rope", "xpos", "alibi", "kerple"}
 SCALED = {"tupe", "deberta", "tener"}  # these scale the logits by another number than the donor
 KEPT = [(e, "all") for e in POSITION_ENCODERS if e != "sinusoidal"]
-KEPT += [(e, "input") for e in helpers.KINDS]
+KEPT += [(e, "input") for e in KINDS]
 KEPT += [(e, "cross") for e in POSITION_ENCODERS if POSITION_ENCODERS[e].can_cross]
 KEPT += [("learned", "1"), ("t5", "1")]
 

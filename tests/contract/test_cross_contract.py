@@ -12,7 +12,7 @@ CROSSING = [
     c for c in h.CASES if encoder_class(c[0], h.options_of(c[2])["position_target"]).can_cross
 ]
 every_crossing = h.parametrised(CROSSING)
-every_other = h.parametrised([c for c in h.CASES if c[1] == "all" and c not in CROSSING])
+every_other = h.parametrised([c for c in h.ALL_BLOCKS if c not in CROSSING])
 
 
 @every_crossing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -44,10 +45,9 @@ def test_phrases(number: int, english: str, german: str, french: str) -> None:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_phrases_tell_numbers_apart_and_hold_no_separator(language: str) -> None:
     # A phrase with a comma, or one phrase for two numbers, would give a line two right answers.
-    numbers = {*range(1000), *range(1000, 10_000, 7), *range(1, 10**6, 997)}
-    phrases = [phrase(n, language) for n in numbers]
+    phrases = [phrase(n, language) for n in itertools.chain(range(10_000), range(1, 10**6, 997))]
     assert not any("," in text for text in phrases)
-    assert len(set(phrases)) == len(numbers)
+    assert len(set(phrases)) == len({*range(10_000), *range(1, 10**6, 997)})
 
 
 def test_lines_are_the_same_on_every_machine() -> None:

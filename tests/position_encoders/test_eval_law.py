@@ -39,7 +39,7 @@ def accepted(case, spec):
     }.get(kind, True)
 
 
-# `logn` and `window` act outside of the encoder; rnn takes no other. `grouped` has a test of its own below.
+# `logn` and `window` act outside of the encoder; rnn takes no other. `grouped` is tested for all below.
 PAIRS = [
     (case, spec)
     for case in h.CASES

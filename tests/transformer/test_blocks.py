@@ -12,8 +12,7 @@ KEEP = {"encoder_layers_to_keep": "1,2", "decoder_layers_to_keep": "1,2"}
 SOME = "0,2"
 
 
-ALONE = [c for c in h.CASES if c[1] == "all"]
-PLACED = [(case, True) for case in ALONE] + [(case, False) for case in h.MECHANISMS]
+PLACED = [(case, True) for case in h.ALL_BLOCKS] + [(case, False) for case in h.MECHANISMS]
 
 
 @pytest.mark.parametrize(

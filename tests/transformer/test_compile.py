@@ -26,6 +26,7 @@ def check_compiled(encoder, *lengths):
         assert torch.equal(output, expected)
 
 
+# Other encoders only in the slow test: compiling one takes seconds.
 @pytest.mark.parametrize("encoder", ["conv", "cope", "floater", "rope", "t5", "token-rnn", "xl"])
 def test_a_compiled_stack_computes_the_same(encoder):
     check_compiled(encoder, 5)
