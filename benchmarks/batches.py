@@ -37,7 +37,7 @@ def make_batches(
 
     Args:
         settings: ``length`` and ``seed``.
-        words: the dictionary of both languages.
+        dictionary: of both languages.
         tokens: the most in a batch, padding included, as in training.
         sentences: number in each batch, as in generation; give either this or ``tokens``.
     """

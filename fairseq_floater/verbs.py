@@ -24,7 +24,7 @@ VERBS = {
     "user-dir": Verb("print the folder for fairseq's --user-dir", "data.cli"),
     "info": Verb(
         "versions, device, and the encoders with their parameters and Table 1's properties; "
-        "or what is missing",
+        "with --check, what is missing",
         "experiments.cli",
     ),
     "numbers": Verb(
@@ -35,7 +35,7 @@ VERBS = {
         "data.understanding.cli",
     ),
     "quizzes": Verb(
-        "the built-in stand-in of RoBERTa's data: masked-LM text, GLUE, RACE and SQuAD in their "
+        "a built-in stand-in for RoBERTa's data: masked-LM text, GLUE, RACE and SQuAD in their "
         "official formats, questions on the order of number words",
         "data.cli",
     ),

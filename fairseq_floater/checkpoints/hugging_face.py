@@ -107,7 +107,8 @@ def read_hugging_face(folder: Path, encoder_json: Path) -> Source:
     options = {name: config[key] for key, name in (_SHAPE | _DROPOUT).items() if key in config}
     options["layer_norm_eps"] = config.get("layer_norm_eps", _EPS[kind])
     source = Source(folder, options, tensors, dictionary, ignored)
-    _join_positions(source, config.get("pad_token_id", 1) + 1 if kind == "roberta" else 0)
+    pad = config.get("pad_token_id")  # null says the same as no key
+    _join_positions(source, 0 if kind != "roberta" else 2 if pad is None else pad + 1)
     _tie(source)
     return source
 

@@ -112,7 +112,7 @@ class PreparedText(PreparedFolder):
             lines.append(f"{split:<14}{counts['subset']:<8}{row}")
             if kept := counts["empty_kept"]:
                 lines.append(f"  {kept:,} of these pairs with an empty side, kept for scoring")
-        size = self.summary["dictionary"]
-        separate = "separate_dictionaries" in self.summary["parameters"]
-        use = "in two dictionaries" if separate else "shared by both languages"
-        return "\n".join([*lines, f"dictionary: {size:,} entries, {use}"])
+        use = f"{self.summary['dictionary']:,} entries, shared by both languages"
+        if "separate_dictionaries" in self.summary["parameters"]:
+            use = "one for each language"
+        return "\n".join([*lines, f"dictionary: {use}"])

@@ -27,10 +27,10 @@ from fairseq_floater.evaluation.documents import sentences_of
 from fairseq_floater.evaluation.hypotheses import DROPPED_HINT, read_hypotheses, read_references
 from fairseq_floater.evaluation.lines import FilePath, read_numbers, scoring_error
 from fairseq_floater.evaluation.metrics import (
+    Chrf,
     Metric,
     bleu_metric,
     check_bootstrap,
-    chrf_metric,
     corpus_score,
     exact_matches,
     moses_tokens,
@@ -152,7 +152,7 @@ def score(
         raise scoring_error(rule, f"has {len(references)}", hint)
     _warn_of_tokenised(hypotheses)
     labels = {"test": test_set} if test_set else {}
-    bleu, chrf = bleu_metric(tokenize, language), chrf_metric()
+    bleu, chrf = bleu_metric(tokenize, language), Chrf()
     bleu_score, chrf_score = (
         corpus_score(metric, hypotheses, references, bootstrap, seed) for metric in (bleu, chrf)
     )

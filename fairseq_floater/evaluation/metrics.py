@@ -100,16 +100,12 @@ def bleu_metric(tokenize: str | None, language: str) -> Any:
         raise scoring_error(rule, given, f": {reason}.") from None
 
 
-class _Chrf(CHRF):
+class Chrf(CHRF):
     """Correct sacreBLEU's chrF: its interval fails if a resample scores 0, a float among float32 scores."""
 
     def _compute_f_score(self, statistics: Any) -> Any:
         score = super()._compute_f_score(statistics)
         return statistics.dtype.type(score) if isinstance(statistics, np.ndarray) else score
-
-
-def chrf_metric() -> Any:
-    return _Chrf()
 
 
 def check_bootstrap(bootstrap: int, seed: int) -> None:

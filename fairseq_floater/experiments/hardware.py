@@ -41,9 +41,9 @@ class UpdateBudget:
         return text if tokens == wanted else f"{text} instead of the configured {wanted}"
 
     def even_gpus(self, gpus: int, nodes: int) -> int:
-        """Return the largest number of GPUs a node, up to ``gpus``, that does not make an update larger.
+        """Return the most GPUs per node, up to ``gpus``, with which an update is no larger than with one.
 
-        If even one GPU a node makes it larger, return ``gpus``.
+        If even one GPU per node makes it larger, return ``gpus``.
         """
         sizes = {n: self.update(n * nodes)[1] for n in range(1, gpus + 1)}
         least = self.update(1)[1]

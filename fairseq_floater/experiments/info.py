@@ -19,7 +19,7 @@ from fairseq_floater.position_encoders import (
     encoder_options,
     has_base,
 )
-from fairseq_floater.position_encoders.base import CROSS_STREAMS, EncoderSpec, PositionEncoder
+from fairseq_floater.position_encoders.base import EncoderSpec, PositionEncoder
 from fairseq_floater.position_encoders.registry import (
     ALL_BLOCKS,
     DEFAULT_TARGETS,
@@ -28,12 +28,11 @@ from fairseq_floater.position_encoders.registry import (
     check_depth,
     named_blocks,
 )
-from fairseq_floater.position_encoders.shared_options import OFF, has_positions
+from fairseq_floater.position_encoders.shared_options import has_positions
 from fairseq_floater.position_encoders.signal import (
-    QKV,
-    SOURCE_STREAMS,
     decoder_streams,
     encoder_streams,
+    source_streams,
 )
 from fairseq_floater.records import markdown_table
 from fairseq_floater.requirements import versions
@@ -172,10 +171,8 @@ def _attached(
         ("encoder", "positions", encoder_streams(args.position_target)),
         ("decoder", "positions", decoder_streams(args.position_target)),
     ]
-    if args.position_target == QKV:
-        places.append(("decoder", "source_positions", SOURCE_STREAMS))
-    if args.position_cross != OFF:
-        places.append(("decoder", "source_positions", CROSS_STREAMS))
+    if of_source := source_streams(args):
+        places.append(("decoder", "source_positions", of_source))
     if alone:
         places = [("encoder.sentence_encoder", "positions", places[0][2])]
     encoders = []
@@ -190,7 +187,7 @@ def _attached(
             side=side,
             max_positions=ROBERTA_MAX_POSITIONS if alone else MAX_POSITIONS,
             padding_idx=1,
-            base=has_base(args, "source" if stack == "encoder" else "target"),
+            base=has_base(args, "target" if stack == "decoder" else "source"),
             combine=args.position_combine,
             options=encoder_options(args),
             heads=heads,

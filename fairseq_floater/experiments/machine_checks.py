@@ -17,7 +17,7 @@ import torch
 
 from fairseq_floater.errors import first_line
 from fairseq_floater.figures import quieten_matplotlib
-from fairseq_floater.requirements import FAIRSEQS, version_of
+from fairseq_floater.requirements import EXTRAS, FAIRSEQS, version_of
 
 OK, NOTE, MISSING = "ok", "note", "missing"
 GB = 10**9
@@ -59,7 +59,8 @@ class Gpu(NamedTuple):
     memory: int
 
 
-def package_check(distribution: str, module: str) -> Check:
+def package_check(distribution: str, module: str, extra: str | None = None) -> Check:
+    """Check that a package can be imported; of setup.py's extras only ``extra`` must be there."""
     quieten_matplotlib()
     try:
         importlib.import_module(module)
@@ -68,7 +69,8 @@ def package_check(distribution: str, module: str) -> Check:
         if module in ("torch", "fairseq"):  # fairseq is built against torch
             command = "bash scripts/setup.sh"
         seen = f"cannot be imported ({first_line(error)})"
-        return Check(MISSING, distribution, seen, "", f"Run: {command}")
+        needed = EXTRAS.get(module, extra) == extra
+        return Check(MISSING if needed else NOTE, distribution, seen, "", f"Run: {command}")
     names = FAIRSEQS if module == "fairseq" else (distribution,)
     name = next(filter(version_of, names), distribution)
     return Check(OK, name, version_of(name) or "can be imported, version unknown")

@@ -141,7 +141,7 @@ class Protocol(TranslationJob):
             if cut := int((target > a * (source + 1) + b).sum()):
                 self.launcher.say(
                     f"{self.title}: warning: {cut} of {len(target)} references of {test} are longer than "
-                    f"`max-len-a: {a:g}` and `max-len-b: {b:g}` allow a hypothesis to be."
+                    f"the longest hypothesis that `max-len-a: {a:g}` and `max-len-b: {b:g}` allow."
                 )
 
     def _train(self, stage: str, path: Path) -> None:

@@ -101,7 +101,8 @@ def check_readiness(
     gpus = find_gpus()
     experiment = None if config is None else Experiment(config)
     machines = Machines(len(gpus) if processes is None else processes)
-    checks = [package_check(*names) for names in PACKAGES.items()]
+    extra = "wmt14" if experiment is not None and experiment.config.data.wmt14 else None
+    checks = [package_check(*names, extra) for names in PACKAGES.items()]
     checks += [command_check(name) for name in COMMANDS if gpus or name != "nvidia-smi"]
     checks.append(gpu_check(gpus, processes))
     result = Readiness(checks, {})

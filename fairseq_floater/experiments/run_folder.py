@@ -196,7 +196,7 @@ def _by_option(arguments: list[str]) -> dict[str, str]:
 def _same_folders(old: dict[str, str], new: dict[str, str]) -> set[str]:
     """Return the options whose paths, seen from the run's folder, are the same in both.
 
-    Stages without ``--save-dir`` name only the data. These are the training's, which is checked before.
+    A stage without ``--save-dir`` names only the data folder, which was checked for the training.
     """
     if "--save-dir" not in old or "--save-dir" not in new:
         return {_DATA}

@@ -55,7 +55,7 @@ class Screen:
             sys.stderr.flush()
 
     def drop_system(self) -> None:
-        """Count one system less: another process runs it."""
+        """Count one system fewer: another process runs it."""
         with self._lock:
             self.systems -= 1
 

@@ -169,11 +169,7 @@ class Experiment(ConfiguredExperiment):
     def _languages(self) -> list[str]:
         return ["--src", self.config.languages.source, "--tgt", self.config.languages.target]
 
-    # Settings, systems and scores.
-
-    def _settings(self, inputs: StageInputs) -> list[str]:
-        settings = self.settings(inputs.system, inputs.machines, inputs.seed)
-        return [f"{key}={value}" for key, value in settings.items()]
+    # Settings and scores.
 
     def settings(
         self, system: System, machines: Machines = ONE_CPU, seed: int | None = None
@@ -221,10 +217,6 @@ class Experiment(ConfiguredExperiment):
                     f"average`, {budget.average}, but is {number}."
                 )
 
-    def _systems(self, inputs: StageInputs) -> list[str]:
-        systems = self.comparison.listed()
-        return [f"{entry.system.name}\t{entry.label}\t{entry.options}" for entry in systems]
-
     def metrics(self) -> list[str]:
         """Return the options of scoring: sacreBLEU's tokenizer and, for whole words, exact match."""
         chosen = self.config.data.tokenize
@@ -253,10 +245,8 @@ def _options_of(section: Any, *other: str) -> dict[str, Any]:
 
 # The method of each stage; `floater args` looks it up.
 STAGES: dict[str, Callable[[Experiment, StageInputs], list[str]]] = {
-    "settings": Experiment._settings,
     "numbers": Experiment._numbers,
     "split": Experiment._split,
-    "systems": Experiment._systems,
     "prepare": Experiment._prepare,
     "donor": Experiment._donor,
     "warm-start": Experiment._warm_start,

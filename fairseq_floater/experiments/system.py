@@ -249,7 +249,8 @@ def system_from_args(args: argparse.Namespace) -> System:
 
 def with_separator(options: Sequence[str], separator: str | None) -> tuple[str, ...]:
     """Return options of the model with a configuration's document separator, unless they name one."""
-    if separator is None or "--position-separator" in options:
+    given = {word.partition("=")[0] for word in options}
+    if separator is None or "--position-separator" in given:
         return (*options,)
     return (*options, "--position-separator", separator)
 

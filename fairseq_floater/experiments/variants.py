@@ -57,7 +57,8 @@ def read_evals(text: str) -> list[Variant]:
     specs = list(filter(None, text.split(",")))
     for spec in specs:
         try:
-            EvalLaw.read(argparse.Namespace(position_eval=spec))
+            if EvalLaw.read(argparse.Namespace(position_eval=spec)) is None:
+                raise ValueError(f"`--position-eval` must name a law, but is {spec}.")
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error).replace("position-eval", "eval")) from None
     overrides = "{{'position_eval': '{}'}}"

@@ -85,7 +85,7 @@ def signature(args: Any) -> str:
 
 
 def trained_limit(args: Any, longest: int) -> tuple[str, int, int] | None:
-    """Return the option that tells apart more distances than training has, if there is one.
+    """Return the encoder's limit of distances if it is above every distance in training, else None.
 
     Args:
         args: complete options of the model.

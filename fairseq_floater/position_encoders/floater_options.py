@@ -31,7 +31,7 @@ TIME_OPTION = Option(
     "--floater-time",
     LINEAR,
     "time of token i: delta i (linear), or delta T ln(1 + i / T) (log:T; log: T = "
-    f"{DEFAULT_BEND:g}), which brings tokens past the trained length close to it; with "
+    f"{DEFAULT_BEND:g}), so that tokens past the trained length are close to it; with "
     "--floater-relative xl: time of distance d, by default log, ln(1 + |d|)",
 )
 # Variants of a flow over distances that a comparison of all encoders runs.
@@ -203,8 +203,8 @@ def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
     trained = options["floater_train"]
     if options["floater_freeze"] and trained not in (None, TRANSFORMER):
         yield (
-            f"`--floater-train` must be {TRANSFORMER} with `--floater-freeze`, which means that, but is "
-            f"{trained} instead; leave one of the two out."
+            f"`--floater-freeze` means `--floater-train {TRANSFORMER}`, but `--floater-train` is {trained}: "
+            "give only one of the two."
         )
     start = options["floater_start"]
     needed, why = _TARGET_OF_START.get(start, (target, ""))

@@ -143,7 +143,8 @@ class DistanceFlow(DistanceScores):
             if not free.get(option.dest, True) and value != option.default:
                 yield (
                     f"`{option.name}` must be {option.default} with --position-target relative, but is "
-                    f"{value} instead: time is ln(1 + |d|), and the stack's h solved at every update."
+                    f"{value} instead: distances have a time of their own, ln(1 + |d|), and the stack has "
+                    "one h, solved at every update."
                 )
 
     @classmethod

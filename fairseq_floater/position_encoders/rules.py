@@ -79,7 +79,10 @@ def _position_faults(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]
             f"{name}, but is {target} instead."
         )
     if args.position_base == "keep" and getattr(args, "no_token_positional_embeddings", False):
-        yield "`--position-base` must not be keep with `--no-token-positional-embeddings`, which drops it."
+        yield (
+            "`--position-base` must not be keep with `--no-token-positional-embeddings`, which drops the "
+            "base."
+        )
     if name != "floater":
         # --floater-freeze is short for a value of --floater-train.
         trained = "transformer" if args.floater_freeze else args.floater_train or "all"

@@ -194,7 +194,7 @@ def has_base(args: Any, side: str | None = None) -> bool:
     if getattr(args, "no_token_positional_embeddings", False) or args.position_base == "drop":
         return False
     base = encoder_class(args.position_encoder, args.position_target).base
-    # An encoder that is the base itself leaves it to fairseq only if its rows are fairseq's, are added,
+    # An encoder may itself be the base. fairseq then keeps it only if its rows are fairseq's, are added,
     # enter the first block, and are not moved in evaluation. Else positions would count twice.
     numbers = block_numbers(args.position_blocks)
     adds = args.position_combine == ADD and (numbers is None or 0 in numbers)

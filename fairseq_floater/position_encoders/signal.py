@@ -16,8 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec, PositionEncoder
+from fairseq_floater.position_encoders.base import (
+    CROSS_STREAMS,
+    BlockPositions,
+    EncoderSpec,
+    PositionEncoder,
+)
 from fairseq_floater.position_encoders.options import CONCAT, MULTIPLY
+from fairseq_floater.position_encoders.shared_options import OFF
 from fairseq_floater.position_encoders.transforms import Positions, gather_rows
 
 HIDDEN, QKV = "hidden", "qkv"
@@ -35,6 +41,16 @@ def decoder_streams(target: str, has_cross_attention: bool = True) -> tuple[str,
     if target == HIDDEN or not has_cross_attention:
         return encoder_streams(target)
     return SELF_STREAMS + CROSS_QUERY_STREAMS
+
+
+def source_streams(args: Any, crosses: bool = True) -> tuple[str, ...]:
+    """Return the streams of a decoder's source positions, by complete options; without them none.
+
+    ``crosses``: whether the decoder attends to the source.
+    """
+    if args.position_target == QKV and crosses:
+        return SOURCE_STREAMS
+    return () if args.position_cross == OFF else CROSS_STREAMS
 
 
 class StartingPoints(BlockPositions):

@@ -27,7 +27,9 @@ XL_OPTIONS = (
         "channels of a row (off)",
         choices=ON_OFF,
     ),
-    Option("--xl-v", None, "score each distance by itself: v W_R r (on, default)", choices=ON_OFF),
+    Option(
+        "--xl-v", None, "add a term of the distance alone, v W_R r (on, default)", choices=ON_OFF
+    ),
 )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairseq_floater.errors import ReportError, UsageError
+from fairseq_floater.results.paper import collect_paper_tables
 from fairseq_floater.results.table import collect, plot_scores
 from fairseq_floater.results.tasks import collect_tasks
 from fairseq_floater.results.understanding import collect_understanding
@@ -92,9 +93,6 @@ def _table(results: str, *, figure: str | None, paper: bool, test: str | None) -
         raise UsageError("`--test` needs `--paper`.")
     if paper and figure is not None:
         raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
-    # Imports torch, which takes seconds.
-    from fairseq_floater.results.paper import collect_paper_tables
-
     if paper:
         return collect_paper_tables(results, test=test)
     if figure is None and (tasks := collect_tasks(results)):

@@ -14,17 +14,15 @@ import torch
 from fairseq.models.transformer import TransformerDecoderBase
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.base import CROSS_STREAMS
 from fairseq_floater.position_encoders.eval_law import EvalLaw
 from fairseq_floater.position_encoders.hooks import IncrementalState
 from fairseq_floater.position_encoders.in_attention import AttentionPositions
 from fairseq_floater.position_encoders.segments import segment_reader
-from fairseq_floater.position_encoders.shared_options import FLOAT32, OFF
+from fairseq_floater.position_encoders.shared_options import FLOAT32
 from fairseq_floater.position_encoders.signal import (
-    QKV,
-    SOURCE_STREAMS,
     PositionSignal,
     decoder_streams,
+    source_streams,
 )
 from fairseq_floater.position_encoders.transforms import Tokens, Warp
 from fairseq_floater.transformer.attention import PositionBiasedAttention
@@ -97,23 +95,14 @@ class PositionedDecoder(TransformerDecoderBase):
         streams = decoder_streams(cfg.position_target, has_cross_attention=not no_encoder_attn)
         self.source_positions: PositionSignal | AttentionPositions | None = None
         shape = cfg.decoder
-        source_streams: tuple[str, ...] = ()
-        if cfg.position_target == QKV and (cfg.cross_self_attention or not no_encoder_attn):
-            source_streams = SOURCE_STREAMS
-        elif cfg.position_cross != OFF:
-            source_streams = CROSS_STREAMS
+        of_source = source_streams(cfg, crosses=cfg.cross_self_attention or not no_encoder_attn)
         # The random state comes back afterwards, as in the encoder. Both encoders are built in one fork: in
         # two they would draw the same numbers.
         with torch.random.fork_rng(devices=[]):
             attach_encoder(self, "positions", cfg, streams=streams, side="target", shape=shape)
-            if source_streams:
+            if of_source:
                 attach_encoder(
-                    self,
-                    "source_positions",
-                    cfg,
-                    streams=source_streams,
-                    side="source",
-                    shape=shape,
+                    self, "source_positions", cfg, streams=of_source, side="source", shape=shape
                 )
 
     def build_output_projection(

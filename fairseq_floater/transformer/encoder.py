@@ -1,7 +1,7 @@
 """Give positions to the blocks of the encoder.
 
 The class is a subclass of fairseq's, with its parameters, their names and its interface. It overrides
-the loop over the blocks, where positions enter, and what decoding caches and reorders.
+the loop over the blocks, where positions enter, and how a beam search reorders the output.
 
 Letters: S source tokens, B sentences, C channels.
 """

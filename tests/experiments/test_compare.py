@@ -104,9 +104,13 @@ def test_a_trained_model_translates_in_further_variants_if_its_encoder_takes_the
     assert replace(variant, spec="ntk:5").suits(rope, "<s2>")
     with pytest.raises(UsageError, match="No system takes `--eval yarn:23`"):
         compare("--eval", "yarn:23", encoders="t5")
-    with pytest.raises(SystemExit):
-        compare("--eval", "cap")
-    assert "must be none or one of interpolate:T" in capsys.readouterr().err
+    for law, message in (
+        ("cap", "must be none or one of interpolate:T"),
+        ("none", "must name a law"),
+    ):
+        with pytest.raises(SystemExit):
+            compare("--eval", law)
+        assert message in capsys.readouterr().err
     with pytest.raises(SystemExit):
         compare("--windows", "20:20")
     assert "must be T or T:O, O below T" in capsys.readouterr().err

@@ -168,7 +168,7 @@ def test_references_that_the_output_limit_cuts_off_are_warned_of(tmp_path, capsy
     for language, line in (("en", "one two"), ("de", "eins " * 200)):
         (folder / f"test.{language}").write_text(f"{line}\n")
     run(tmp_path, "floater", launcher)
-    assert "1 of 1 references of test are longer than `max-len-a" in capsys.readouterr().err
+    assert "1 of 1 references of test are longer than the longest hyp" in capsys.readouterr().err
 
 
 def test_another_run_at_work_is_left_alone(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 import zipfile
 from types import SimpleNamespace
 
@@ -23,6 +24,7 @@ from fairseq_floater.experiments.machine_checks import (
     available_memory,
     gpu_check,
     memory_check,
+    package_check,
 )
 from fairseq_floater.experiments.model_options import parse_training
 from fairseq_floater.experiments.readiness import (
@@ -94,11 +96,19 @@ def test_without_a_configuration_only_the_installation_is_checked(checked):
 
 
 def test_a_package_that_cannot_be_imported_is_named_with_its_remedy(tmp_path):
-    (tmp_path / "subword_nmt.py").write_text("raise ImportError('no such thing\\nsecond line')")
+    for module in ("num2words", "subword_nmt"):
+        (tmp_path / f"{module}.py").write_text("raise ImportError('no such thing\\nsecond line')")
     done = floater("info", "--check", env=environment(PYTHONPATH=str(tmp_path)), code=1)
-    assert "missing  subword-nmt    cannot be imported (no such thing). Run: " in done.stdout
-    assert "-m pip install subword-nmt\n" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("not ready: 1 missing (subword-nmt)")
+    assert "missing  num2words      cannot be imported (no such thing). Run: " in done.stdout
+    assert "-m pip install num2words\n" in done.stdout
+    assert "note     subword-nmt    cannot be imported" in done.stdout  # of an extra
+    assert done.stdout.splitlines()[-1].startswith("not ready: 1 missing (num2words)")
+
+
+def test_a_package_of_an_extra_is_needed_by_configurations_that_use_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "subword_nmt", None)
+    marks = [package_check("subword-nmt", "subword_nmt", extra).mark for extra in (None, "wmt14")]
+    assert marks == [NOTE, MISSING]
 
 
 def test_commands_are_looked_for_in_path(tmp_path, monkeypatch, checked):

@@ -198,7 +198,7 @@ def test_every_system_of_the_s2l_configuration_gets_equal_updates():
         for words in [experiment.arguments(stage, System())]
     }
     assert epochs["scratch"] == epochs["donor"] + epochs["finetune"]
-    names = [line.split("\t")[0] for line in experiment.arguments("systems", System())]
+    names = [entry.system.name for entry in experiment.comparison.listed()]
     assert {"floater-all-qkv", "floater-all-hidden-scratch-nobase"} <= set(names)
     assert {"sinusoidal-input-hidden", "sinusoidal-input-hidden-scratch"} <= set(names)
 
@@ -209,7 +209,7 @@ def test_the_separator_of_documents_goes_to_the_subwords_and_the_model(tmp_path)
         text.replace("data:\n", 'data:\n  separator: "<s2>"\n')
     )
     experiment = Experiment(tmp_path / "documents.yaml")
-    named, option = System(options=("--position-separator", "<s3>")), "--position-separator"
+    named, option = System(options=("--position-separator=<s3>",)), "--position-separator"
     for stage in ("prepare", "split", "scratch", "warm-start"):
         words = experiment.arguments(stage, System())
         of_stage = "--separator" if stage in ("prepare", "split") else option

@@ -140,7 +140,11 @@ REFUSED = [
         {"decoder_xformers_att_config": "{}"},
         "`--decoder-xformers-att-config` must not be",
     ),
-    ("floater", {"floater_freeze": True, "floater_train": "all"}, "must be transformer .* is all"),
+    (
+        "floater",
+        {"floater_freeze": True, "floater_train": "all"},
+        "means .* transformer`, but .* is all",
+    ),
     ("floater", {"floater_autonomous": True, "floater_time_scale": 2.0}, "must be 1 .* is 2"),
     ("floater", {"floater_start": "bias", "target": "hidden"}, "must be zero .* hidden"),
     ("rnn", {"floater_freeze": True}, "-train` must be all .* rnn, but is transformer"),

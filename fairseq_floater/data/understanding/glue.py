@@ -9,13 +9,11 @@ from typing import Any
 from fairseq_floater.data.products import PreparedFolder
 from fairseq_floater.data.understanding.binarise import Vocabulary, binarise, write_lines
 from fairseq_floater.data.understanding.glue_files import Example, read_examples, split_files
-from fairseq_floater.data.understanding.glue_tasks import GlueTask, glue_task
+from fairseq_floater.data.understanding.glue_tasks import HIGHEST_SCORE, GlueTask, glue_task
 from fairseq_floater.data.understanding.task_data import TaskData
 from fairseq_floater.errors import UsageError
 from fairseq_floater.files import write_text
 
-# STS-B's scores, 0 to 5, become targets from 0 to 1.
-_HIGHEST_SCORE = 5.0
 # Room for the symbols around two sentences, and a subword in each.
 _LEAST_POSITIONS = 6
 
@@ -88,7 +86,7 @@ class _GlueData(TaskData):
 
     def _write_labels(self, work: Path, split: str, labels: list[str]) -> None:
         if not self.task.labels:
-            scores = [f"{float(label) / _HIGHEST_SCORE}\n" for label in labels]
+            scores = [f"{float(label) / HIGHEST_SCORE}\n" for label in labels]
             write_text(work / "label" / f"{split}.label", "".join(scores))
             return
         text, dictionary = work / "text" / f"{split}.label", work / "text" / "labels.txt"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_floater.data.parallel_text import TextDataError, plain_or_zipped, read_lines
-from fairseq_floater.data.understanding.glue_tasks import GlueTask
+from fairseq_floater.data.understanding.glue_tasks import HIGHEST_SCORE, GlueTask
 from fairseq_floater.errors import shown
 
 _MRPC_TEXT, _MRPC_DEV = "msr_paraphrase_train.txt", ("dev_ids.tsv", "mrpc_dev_ids.tsv")
@@ -100,8 +100,10 @@ def _label(task: GlueTask, text: str, where: str) -> str:
         score = float(text)
     except ValueError:
         score = math.nan
-    if not 0 <= score <= 5:
-        raise TextDataError(f"{where}: the score must be from 0 to 5, but is {shown(text)}.")
+    if not 0 <= score <= HIGHEST_SCORE:
+        raise TextDataError(
+            f"{where}: the score must be from 0 to {HIGHEST_SCORE}, but is {shown(text)}."
+        )
     return text
 
 

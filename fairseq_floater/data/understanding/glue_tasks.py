@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from fairseq_floater.errors import UsageError
 
+#: STS-B's scores are from 0 to 5. Models are trained on the scores divided by 5.
+HIGHEST_SCORE = 5
 _BINARY = ("0", "1")
 _PAIR = ("sentence1", "sentence2")
 _ENTAILMENT = ("entailment", "not_entailment")

@@ -23,10 +23,10 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.lines import FilePath, ScoringError
 from fairseq_floater.evaluation.metrics import (
     Array,
+    Chrf,
     Score,
     bleu_metric,
     check_bootstrap,
-    chrf_metric,
     corpus_score,
     exact_matches,
     score_of_sums,
@@ -156,7 +156,7 @@ class ScoredSet:
         self.runs = {files.name: read_runs(files, self.test) for files in systems}
         self.seeds = {s.name: known_seeds(s.hypotheses) or _numbers(s.hypotheses) for s in systems}
         check_same_tokens(self.runs)
-        metrics = scorer.bleu, chrf_metric()
+        metrics = scorer.bleu, Chrf()
         self.bleu, self.chrf = (
             {
                 name: [test.count(partial(sentence_counts, m), run.hypotheses) for run in runs]
