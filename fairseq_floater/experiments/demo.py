@@ -28,7 +28,7 @@ SYSTEMS = (
     System("sinusoidal", "input"),
 )
 DETAILS = """
-English -> German number words, from nothing to a table in under ten minutes on two cores:
+English -> German number words, from nothing to a table in some ten minutes on two cores:
   plain                     fairseq's Transformer: the donor of the next two
   FLOATER, qkv, warm        FLOATER at all blocks, started from the donor and trained further
   sinusoid, warm            the donor trained further: the control, with as many updates as the rest

@@ -122,8 +122,8 @@ SHARED_OPTIONS = (
     Option(
         "--position-target",
         None,
-        "how positions enter: added to a block's input (hidden) or to q, k, v (qkv), or, of floater, by "
-        "distance inside attention (relative); "
+        "how positions enter: added to a block's input (hidden) or to q, k, v (qkv), or inside attention by "
+        "distance (relative: floater and rotation_flow); "
         f"default: qkv for {joined(_QKV)}, hidden for the other signals; {joined(_INSIDE)} act inside "
         f"attention and {joined(_STAGES)} on the stream before a block, and take no target",
         choices=TARGETS,
