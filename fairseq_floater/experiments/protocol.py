@@ -19,7 +19,7 @@ from fairseq_floater.evaluation.s2l.systems import token_counts
 from fairseq_floater.experiments.job import SCRIPTS, Step, Training, floater, python
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.preparation import RunRequest, TranslationJob
-from fairseq_floater.experiments.run_folder import write_validation
+from fairseq_floater.experiments.run_folder import RunFolder, write_validation
 from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.experiments.variants import Variant
 from fairseq_floater.position_encoders import signature
@@ -41,6 +41,11 @@ class Protocol(TranslationJob):
             raise UserError(
                 f"`--donor` must be the folder of a run of `--encoder {PLAIN}`, but {self.donor} is a "
                 "checkpoint or a --save-dir of fairseq-train: start from those with `floater warm-start`."
+            )
+        encoder = RunFolder(self.donor).read()["settings"].get("encoder", PLAIN)
+        if encoder != PLAIN:
+            raise UserError(
+                f"`--donor` must be a run of `--encoder {PLAIN}`, but {self.donor} is one of {encoder}."
             )
         if self.stage == "donor" and request.donor is not None and request.seed is not None:
             raise UsageError(

@@ -154,3 +154,10 @@ def test_a_checkpoint_of_fairseq_is_no_donor_of_the_scripts(tmp_path, given):
     (tmp_path / "mine" / "checkpoint_best.pt").touch()
     with pytest.raises(UserError, match="start from those with `floater warm-start`"):
         run(tmp_path, "rope", donor=tmp_path / "mine" / given)
+
+
+def test_a_run_with_an_encoder_is_no_donor(tmp_path):
+    run(tmp_path, "rope")
+    name = System("rope").name
+    with pytest.raises(UserError, match=r"run of `--encoder plain`, but .* is one of rope\."):
+        run(tmp_path, "floater", donor=tmp_path / name)

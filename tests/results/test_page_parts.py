@@ -6,7 +6,7 @@ import sys
 import pytest
 from toy import ROOT
 
-from fairseq_floater.errors import ReportError
+from fairseq_floater.errors import ReportError, UsageError
 from fairseq_floater.results.page.charts import Line, Point, Tick, line_chart
 from fairseq_floater.results.page.examples import TextPart, choose, compare
 from fairseq_floater.results.page.write import write_page
@@ -60,6 +60,8 @@ def test_a_folder_without_scores_is_refused(tmp_path, files, message):
     with pytest.raises(ReportError, match=message):
         write_page(tmp_path, tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
+    with pytest.raises(UsageError, match="must end in .html"):
+        write_page(tmp_path, tmp_path / "average.pt")
 
 
 def test_setup_ships_the_templates(tmp_path):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.s2l.report import ALL
 from fairseq_floater.files import write_text
 from fairseq_floater.requirements import versions
@@ -88,7 +89,10 @@ def write_page(
 
     Raises:
         ReportError: there are no scores, or a file cannot be read.
+        UsageError: ``output`` does not end in .html.
     """
+    if Path(output).suffix not in (".html", ".htm"):
+        raise UsageError(f"`OUT` must end in .html, but is {output}.")
     scored = read_comparison(Path(work))
     systems, data = scored.systems, scored.folder / "data" / "bin"
     tables = [table for measure in MEASURES if (table := measure_table(scored, measure))]
