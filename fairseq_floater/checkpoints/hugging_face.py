@@ -107,8 +107,7 @@ def read_hugging_face(folder: Path, encoder_json: Path) -> Source:
     options = {name: config[key] for key, name in (_SHAPE | _DROPOUT).items() if key in config}
     options["layer_norm_eps"] = config.get("layer_norm_eps", _EPS[kind])
     source = Source(folder, options, tensors, dictionary, ignored)
-    pad = config.get("pad_token_id")  # null says the same as no key
-    _join_positions(source, 0 if kind != "roberta" else 2 if pad is None else pad + 1)
+    _join_positions(source, config.get("pad_token_id", 1) + 1 if kind == "roberta" else 0)
     _tie(source)
     return source
 
@@ -117,7 +116,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     """Read config.json and check that fairseq's RoBERTa computes what it describes."""
     config = read_config(path, *_EPS)
     for key, only in _ONLY.items():
-        if config.get(key, only) not in (only, None):
+        if config.get(key, only) != only:
             raise CheckpointError(
                 f"{path}: `{key}` must be {only!r}, as in fairseq's RoBERTa, but is "
                 f"{shown(config[key])} instead."
@@ -129,7 +128,8 @@ def read_config(path: Path, *kinds: str) -> dict[str, Any]:
     """Read config.json, whose ``model_type`` must be one of ``kinds``."""
     if not path.is_file():
         raise CheckpointError(f"There is no {path}; a folder of a Hugging Face model has one.")
-    config: dict[str, Any] = read_json(path, dict)
+    # null says the same as no key.
+    config = {key: value for key, value in read_json(path, dict).items() if value is not None}
     kind = config.get("model_type")
     if kind not in kinds:
         known = " or ".join(kinds)

@@ -69,8 +69,8 @@ def package_check(distribution: str, module: str, extra: str | None = None) -> C
         if module in ("torch", "fairseq"):  # fairseq is built against torch
             command = "bash scripts/setup.sh"
         seen = f"cannot be imported ({first_line(error)})"
-        needed = EXTRAS.get(module, extra) == extra
-        return Check(MISSING if needed else NOTE, distribution, seen, "", f"Run: {command}")
+        optional = module in EXTRAS and EXTRAS[module] != extra
+        return Check(NOTE if optional else MISSING, distribution, seen, "", f"Run: {command}")
     names = FAIRSEQS if module == "fairseq" else (distribution,)
     name = next(filter(version_of, names), distribution)
     return Check(OK, name, version_of(name) or "can be imported, version unknown")

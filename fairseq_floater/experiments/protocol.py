@@ -42,11 +42,12 @@ class Protocol(TranslationJob):
                 f"`--donor` must be the folder of a run of `--encoder {PLAIN}`, but {self.donor} is a "
                 "checkpoint or a --save-dir of fairseq-train: start from those with `floater warm-start`."
             )
-        encoder = RunFolder(self.donor).read()["settings"].get("encoder", PLAIN)
-        if encoder != PLAIN:
-            raise UserError(
-                f"`--donor` must be a run of `--encoder {PLAIN}`, but {self.donor} is one of {encoder}."
-            )
+        if request.donor is not None:
+            encoder = RunFolder(self.donor).read()["settings"].get("encoder", PLAIN)
+            if encoder != PLAIN:
+                raise UserError(
+                    f"`--donor` must be a run of `--encoder {PLAIN}`, but {self.donor} is one of {encoder}."
+                )
         if self.stage == "donor" and request.donor is not None and request.seed is not None:
             raise UsageError(
                 f"With `--donor` the run of `--encoder {PLAIN}` is the donor of the others, with the seed of "

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairseq_floater.errors import UsageError
+from fairseq_floater.position_encoders.options import option_names
 from fairseq_floater.position_encoders.registry import (
     DEFAULT_TARGETS,
     TARGETS,
@@ -249,8 +250,7 @@ def system_from_args(args: argparse.Namespace) -> System:
 
 def with_separator(options: Sequence[str], separator: str | None) -> tuple[str, ...]:
     """Return options of the model with a configuration's document separator, unless they name one."""
-    given = {word.partition("=")[0] for word in options}
-    if separator is None or "--position-separator" in given:
+    if separator is None or "--position-separator" in option_names(options):
         return (*options,)
     return (*options, "--position-separator", separator)
 

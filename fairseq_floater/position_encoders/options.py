@@ -6,7 +6,7 @@ import argparse
 import logging
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,11 @@ ON_OFF = ("on", "off")
 ADD, MULTIPLY, CONCAT = "add", "multiply", "concat"
 #: How a signal's rows enter a block's input: ``--position-combine``.
 COMBINATIONS = (ADD, MULTIPLY, CONCAT)
+
+
+def option_names(words: Iterable[str]) -> dict[str, None]:
+    """Return the options in a command line's words, each once and in order, without their values."""
+    return dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("--"))
 
 
 @dataclass(frozen=True)

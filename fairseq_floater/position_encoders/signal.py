@@ -44,9 +44,11 @@ def decoder_streams(target: str, has_cross_attention: bool = True) -> tuple[str,
 
 
 def source_streams(args: Any, crosses: bool = True) -> tuple[str, ...]:
-    """Return the streams of a decoder's source positions, by complete options; without them none.
+    """Return the streams of the decoder's encoder of source positions; empty if it has none.
 
-    ``crosses``: whether the decoder attends to the source.
+    Args:
+        args: the model's options, complete.
+        crosses: whether the decoder attends to the source.
     """
     if args.position_target == QKV and crosses:
         return SOURCE_STREAMS

@@ -53,6 +53,15 @@ def test_outputs_are_those_of_transformers(tmp_path, kind, head):
     assert any("pooler" in name for name in report.ignored) is not head
 
 
+def test_null_in_the_configuration_says_the_same_as_no_key(stored, tmp_path):
+    expected = import_roberta(stored, tmp_path / "expected.pt").options
+    shutil.copytree(stored, tmp_path / "source")
+    path = tmp_path / "source" / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "pad_token_id": None, "is_decoder": None}))
+    assert import_roberta(tmp_path / "source", tmp_path / "out.pt").options == expected
+
+
 def test_weights_that_are_not_tied_stay_apart(tmp_path):
     model = make("roberta", tie_word_embeddings=False)
     report = import_roberta(save(model, tmp_path / "source", "roberta"), tmp_path / "out.pt")

@@ -209,10 +209,12 @@ def test_the_separator_of_documents_goes_to_the_subwords_and_the_model(tmp_path)
         text.replace("data:\n", 'data:\n  separator: "<s2>"\n')
     )
     experiment = Experiment(tmp_path / "documents.yaml")
-    named, option = System(options=("--position-separator=<s3>",)), "--position-separator"
+    option = "--position-separator"
+    named = [System(options=(option, "<s3>")), System(options=(f"{option}=<s3>",))]
     for stage in ("prepare", "split", "scratch", "warm-start"):
         words = experiment.arguments(stage, System())
         of_stage = "--separator" if stage in ("prepare", "split") else option
         assert value(words, of_stage) == "<s2>"
-        assert "<s2>" not in experiment.arguments(stage, named) or of_stage != option
+        for system in named:
+            assert "<s2>" not in experiment.arguments(stage, system) or of_stage != option
     assert option not in experiment.arguments("donor", System())

@@ -91,7 +91,7 @@ def write_page(
         ReportError: there are no scores, or a file cannot be read.
         UsageError: ``output`` does not end in .html.
     """
-    if Path(output).suffix not in (".html", ".htm"):
+    if Path(output).suffix != ".html":
         raise UsageError(f"`OUT` must end in .html, but is {output}.")
     scored = read_comparison(Path(work))
     systems, data = scored.systems, scored.folder / "data" / "bin"
