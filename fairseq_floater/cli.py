@@ -11,9 +11,10 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError, UserError, one_line, sentence
@@ -63,6 +64,8 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
         if options["model_options"]:
             usage.error("give the model's options by --model-options or after `--`, not both")
         options["model_options"] = shlex.join(after_dashes)
+    if json_file is not None and json_file in _paths(options.values()):
+        usage.error(f"`--json` must not be {json_file}, which another argument names")
     # Hide the log messages of models that tools build, but not warnings.
     for package in ("fairseq_floater", "fairseq"):
         logging.getLogger(package).setLevel(logging.WARNING)
@@ -78,6 +81,15 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
         print("Interrupted.", file=sys.stderr)
         return 130
     return 1 if getattr(result, "failed", False) else 0
+
+
+def _paths(values: Iterable[Any]) -> Iterator[str]:
+    """Yield the texts and paths among the values of arguments, as text."""
+    for value in values:
+        if isinstance(value, (str, Path)):
+            yield str(value)
+        elif isinstance(value, (list, tuple)):
+            yield from _paths(value)
 
 
 def _split_at_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:

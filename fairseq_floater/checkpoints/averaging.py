@@ -88,8 +88,8 @@ def average(
         UsageError: the options choose no checkpoints.
     """
     output = Path(output)
-    refuse_existing(output, force)
     paths, rule = _chosen(inputs, last, best, updates)
+    refuse_existing(output, force, *paths)
     mean, state, records = _accumulate(paths)
     extra = dict(state.get("extra_state") or {})
     seconds = extra.get("previous_training_time")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,18 @@ from fairseq_floater.checkpoints.import_roberta import import_roberta
 from fairseq_floater.checkpoints.import_translation import import_translation
 from fairseq_floater.checkpoints.position_loss import BREAK_MODES, MASKINGS, position_loss
 from fairseq_floater.checkpoints.predictions import BENCHMARKS, predict
-from fairseq_floater.checkpoints.warm_start import warm_start
+from fairseq_floater.checkpoints.warm_start import WarmStartReport, warm_start
+from fairseq_floater.errors import UsageError
 from fairseq_floater.verbs import add_verb, positive
 
 
 def add_warm_start(verbs: Any) -> None:
+    def run(donor: str, model_options: Sequence[str], **options: Any) -> WarmStartReport:
+        if model_options and not Path(donor).exists():
+            rule = "Options of the model must follow DONOR and OUT"
+            raise UsageError(f"{rule}; there is no checkpoint {donor}.")
+        return warm_start(donor, model_options=model_options, **options)
+
     parser = add_verb(
         verbs,
         "warm-start",
@@ -23,7 +31,7 @@ def add_warm_start(verbs: Any) -> None:
         "    --data data/bin --position-blocks all\n"
         "  fairseq-train ... --finetune-from-model start.pt\n"
         "any option of the model (--position-encoder, --floater-delta, ...) may follow",
-        warm_start,
+        run,
         unknown="model_options",
     )
     parser.add_argument(

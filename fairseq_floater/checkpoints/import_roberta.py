@@ -116,7 +116,7 @@ def import_roberta(
         UsageError: options of the model that fairseq does not know.
     """
     source, output = Path(source), Path(output)
-    refuse_existing(output, force)
+    refuse_existing(output, force, source)
     if source.is_file():
         model_source = _read_fairseq(source)
     else:

@@ -141,7 +141,7 @@ def warm_start(
         ValueError: the position options contradict each other.
     """
     output = Path(output)
-    refuse_existing(output, force)
+    refuse_existing(output, force, donor)
     given = read_donor(donor, arch, data)
     if extend is not None and given.family is not ROBERTA:
         raise ValueError("`--extend` must come with a donor and an architecture of RoBERTa.")

@@ -118,7 +118,7 @@ def write_numbers(
 
     Raises:
         UsageError: the parameters are impossible.
-        TextDataError: other files are in the way.
+        TextDataError: other files are in the way, or floater did not make them.
     """
     out_dir, corpus = Path(out_dir), Parameters(**parameters)
     wanted = json.loads(json.dumps(asdict(corpus)))  # JSON has lists for tuples
@@ -144,7 +144,9 @@ def _write_files(out_dir: Path, corpus: Parameters, overwrite: bool) -> dict[str
     languages = (corpus.source_language, corpus.target_language)
     parts = {f"{split}.{lang}": (split, lang) for split in SHARES for lang in languages}
     files: dict[str, dict[str, Any]] = {}
-    with work_folder(out_dir / ".numbers.tmp") as work:
+    unfinished = out_dir / ".numbers.tmp"
+    is_ours = unfinished.exists() or (out_dir / MANIFEST).exists()
+    with work_folder(unfinished) as work:
         for name, (split, language) in parts.items():
             if size := getattr(corpus, split):
                 path = work / name
@@ -154,10 +156,9 @@ def _write_files(out_dir: Path, corpus: Parameters, overwrite: bool) -> dict[str
         for name in parts:
             path = out_dir / name
             same = path.is_file() and name in files and file_hash(path) == files[name]["sha256"]
-            if path.exists() and not (same or overwrite):
-                raise TextDataError(
-                    f"{path} has other content; choose another folder or add --force."
-                )
+            if path.exists() and not (same or (overwrite and is_ours)):
+                hint = "choose another folder" + " or add --force" * is_ours
+                raise TextDataError(f"{path} has other content; {hint}.")
         (out_dir / MANIFEST).unlink(missing_ok=True)
         for name in parts:
             if name in files:

@@ -17,7 +17,7 @@ from typing import TextIO, TypeVar
 
 from tqdm import tqdm
 
-from fairseq_floater.errors import UsageError, UserError, shown
+from fairseq_floater.errors import UsageError, UserError, say, shown
 
 # A language code, such as en_XX or zh-Hans, as in score signatures and file names (hence no `.`).
 LANGUAGE = re.compile(r"[A-Za-z]\w*(-\w+)*", re.ASCII)
@@ -54,6 +54,9 @@ def find_splits(raw_dir: Path, src: str, tgt: str) -> list[str]:
     # fairseq separates test sets by commas, the shell by spaces.
     pattern = re.compile(rf"(test[\w.-]*?)\.({re.escape(src)}|{re.escape(tgt)})(\.gz)?")
     matches = [pattern.fullmatch(path.name) for path in raw_dir.iterdir()]
+    for path in raw_dir.glob("test*"):
+        if re.search(rf"[^\w.-].*\.({re.escape(src)}|{re.escape(tgt)})(\.gz)?$", path.name):
+            say(f"warning: {path.name} is left out: fairseq wants letters, digits, _ - and . only.")
     return ["train", "valid", *sorted({match[1] for match in matches if match})]
 
 

@@ -11,6 +11,7 @@ import json
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -138,7 +139,10 @@ class Preparation:
     def _learn(self, lines: int) -> None:
         options, langs = self.parameters, self.langs
         say(f"Learning {options['vocab']} subwords from {lines:,} pairs.")
-        pairs = progress(read_pairs(self.raw_dir, "train", *langs), "learn", lines)
+        pairs = progress(self._train(), "learn", lines)
+        separator = options.get("separator")
+        if separator and not any(separator in line for pair in self._train() for line in pair):
+            say(f"warning: no line of train holds the separator `{separator}`.")
         if options["bpe"] == "sentencepiece":
             train_subword(
                 pairs,
@@ -146,10 +150,13 @@ class Preparation:
                 self.model,
                 vocab_size=options["vocab"],
                 character_coverage=options["character_coverage"],
-                separator=options.get("separator"),
+                separator=separator,
             )
         else:
             train_codes(pairs, langs, self.model, merges=options["vocab"], workers=self.workers)
+
+    def _train(self) -> Iterator[tuple[str, str]]:
+        return read_pairs(self.raw_dir, "train", *self.langs)
 
     def _groups(self, test: str) -> Path:
         return self.raw_dir / f"{test}.groups"

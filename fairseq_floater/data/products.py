@@ -71,6 +71,18 @@ def is_made(
     return difference is None
 
 
+def refuse_foreign(folder: Path, made: Iterable[str] | None) -> None:
+    """Raise TextDataError if a folder about to be replaced holds a file that floater did not make.
+
+    Args:
+        made: the names that floater made; None if an older version did not record them.
+    """
+    if made is not None and folder.is_dir():
+        names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+        for name in sorted(names.difference(made, [SUMMARY])):
+            raise TextDataError(f"{folder / name} was not made by floater; move it elsewhere.")
+
+
 @contextmanager
 def work_folder(path: Path) -> Iterator[Path]:
     """Make an empty folder ``path`` to fill; delete what is still in it at the end."""
@@ -130,9 +142,11 @@ def make_folder(
     if is_made(out_dir, old, new, force=force):
         say(f"{out_dir} exists already: skipped.")
         return PreparedFolder(out_dir, read_json(out_dir / SUMMARY))
+    refuse_foreign(out_dir, read_json(out_dir / SUMMARY).get("files") if old else None)
     with work_folder(out_dir.with_name(f".{out_dir.name}.tmp")) as work:
         packages = {name: version for name in _PACKAGES if (version := version_of(name))}
         summary = {**new._asdict(), "packages": packages, **build(work)}
+        summary["files"] = sorted(path.name for path in work.iterdir())
         write_text(work / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
         put_folder(work, out_dir)
     for warning in summary["warnings"]:

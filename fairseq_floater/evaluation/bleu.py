@@ -24,8 +24,13 @@ from sacrebleu.metrics import BLEU
 from fairseq_floater.data.parallel_text import LANGUAGE, first_subtag
 from fairseq_floater.errors import shown
 from fairseq_floater.evaluation.documents import sentences_of
-from fairseq_floater.evaluation.hypotheses import DROPPED_HINT, read_hypotheses, read_references
-from fairseq_floater.evaluation.lines import FilePath, read_numbers, scoring_error
+from fairseq_floater.evaluation.hypotheses import (
+    DROPPED_HINT,
+    read_hypotheses,
+    read_references,
+    warn_of_other_targets,
+)
+from fairseq_floater.evaluation.lines import FilePath, TextFile, read_numbers, scoring_error
 from fairseq_floater.evaluation.metrics import (
     Chrf,
     Metric,
@@ -230,7 +235,10 @@ def score_files(
             ``system`` of :func:`score`.
     """
     references = read_references(references_path)
-    hypotheses = read_hypotheses(hypotheses_path, format=format, remove_bpe=remove_bpe)
+    file = TextFile(hypotheses_path)
+    hypotheses = read_hypotheses(file, format=format, remove_bpe=remove_bpe)
+    if format != "plain":
+        warn_of_other_targets(file, references, references_path, remove_bpe)
     options |= {"hypotheses_name": str(hypotheses_path), "references_name": str(references_path)}
     options["target_language"], places = target_language, list[int]()
     if documents is not None:

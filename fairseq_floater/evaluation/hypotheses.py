@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from sacrebleu.metrics import CHRF
+
 from fairseq_floater.data.pieces import BPE_MARKS, join_pieces
-from fairseq_floater.errors import shown
+from fairseq_floater.errors import say, shown
 from fairseq_floater.evaluation.lines import FilePath, TextFile, scoring_error
 
 FORMATS = ("auto", "generate", "plain")
@@ -33,10 +35,13 @@ class TaggedLine(NamedTuple):
 
 
 def read_references(path: FilePath) -> list[str]:
-    """Return raw references, one per line, empty ones included; raises ScoringError if there are none."""
+    """Return raw references, one per line, empty ones included; raises ScoringError for another file."""
     lines = TextFile(path).lines
     if not lines:
         raise scoring_error(f"`{path}` must hold one reference a line", "is empty")
+    if any(map(_TAGGED.match, lines)):
+        rule, hint = f"`{path}` must hold raw references", "; did you swap the two files?"
+        raise scoring_error(rule, "is the output of fairseq-generate", hint)
     return lines
 
 
@@ -80,6 +85,28 @@ def read_tagged(file: TextFile, tag: str | None = None) -> Iterator[TaggedLine]:
         match = _TAGGED.match(line)
         if match and tag in (None, match[1]):
             yield TaggedLine(number, match[1], int(match[2]), match[3])
+
+
+def warn_of_other_targets(
+    file: TextFile, references: Sequence[str], name: FilePath, remove_bpe: str | None
+) -> None:
+    """Warn if the targets that fairseq read (T lines) have little in common with the references.
+
+    Another test set of the same size would get a score, and no error. A reference in other tokens or in
+    lower case has a chrF above 90, one of another sentence about 20.
+    """
+    targets = {line.sentence: line.text for line in read_tagged(file, "T")}
+    pairs = [(targets[i], text) for i, text in enumerate(references[:200]) if i in targets]
+    if not pairs:
+        return
+    ours, theirs = map(list, zip(*pairs))
+    if remove_bpe in _segmentations(ours):
+        ours = [join_pieces(line, remove_bpe) for line in ours]
+    if (chrf := CHRF().corpus_score(ours, [theirs]).score) < 40:
+        say(
+            f"warning: the targets (T lines) in {file.path} are not the sentences of {name} (chrF "
+            f"{chrf:.0f} of 100): is this another test set, or another order?"
+        )
 
 
 def _best_hypotheses(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import gzip
 import math
 import os
+import zlib
 
 from fairseq_floater.data.parallel_text import LONGEST_LINE
 from fairseq_floater.errors import UsageError, UserError
@@ -36,7 +38,7 @@ def scoring_error(rule: str, fault: str, hint: str = "", *, option: bool = False
 class TextFile:
     r"""The lines of a UTF-8 file, split at ``\n`` alone, without a BOM and without ``\r`` at their ends.
 
-    The file is read once and kept in memory, so it may be a pipe.
+    A file whose name ends in .gz is gzipped. It is read once and kept in memory, so it may be a pipe.
 
     Attributes:
         ends_in_newline: whether the last line ends in a newline.
@@ -47,14 +49,19 @@ class TextFile:
         self.lines: list[str] = []
         data = b""
         try:
-            with open(path, "rb") as file:  # noqa: PTH123  a path may be a plain string
+            opened = gzip.open if str(path).endswith(".gz") else open
+            with opened(path, "rb") as file:
                 # Limit what is read: a line without an end could fill the memory.
                 while more := file.readline(LONGEST_LINE + 1):
                     data = more
                     self.lines.append(self._decode(data).removesuffix("\n").removesuffix("\r"))
-        except OSError as error:
+        except FileNotFoundError:
+            raise ScoringError(f"There is no file {path}.") from None
+        except (OSError, EOFError, zlib.error) as error:
             rule = f"`{path}` must be a readable file"
-            raise scoring_error(rule, f"gives {error.strerror!r}") from None
+            raise scoring_error(
+                rule, f"gives {getattr(error, 'strerror', None) or str(error)!r}"
+            ) from None
         self.ends_in_newline = data.endswith(b"\n")
 
     def _decode(self, data: bytes) -> str:

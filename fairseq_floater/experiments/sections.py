@@ -115,7 +115,7 @@ def _unknown_key(error: ConfigKeyError) -> str:
 def check_missing(path: Path, missing: Iterable[str]) -> None:
     """Refuse a file that lacks keys, such as ``budget.max_tokens`` or ``tasks.rte.lr``."""
     for section, _, key in sorted(name.rpartition(".") for name in missing):
-        raise ConfigError(f"{path}: {_where(section)} lacks {key_name(key)}.")
+        raise ConfigError(f"{path}: {_where(section)} has no `{key_name(key)}`.")
 
 
 def require(path: Path, holds: object, key: str, rule: str, value: object) -> None:
@@ -127,6 +127,12 @@ def require(path: Path, holds: object, key: str, rule: str, value: object) -> No
 def check_rate(path: Path, key: str, rate: object) -> None:
     """Refuse a learning rate that is not a number above 0."""
     require(path, isinstance(rate, (int, float)) and rate > 0, key, "a number above 0", rate)
+
+
+def check_ends(path: Path, stage: str, options: dict[str, Any]) -> None:
+    """Refuse options of a training that would never end: fairseq takes 0 for no limit."""
+    ends = options.get("max-update") or options.get("max-epoch")
+    require(path, ends, stage, "limited by max-update or max-epoch", sorted(options))
 
 
 def check_one_of(path: Path, key: str, value: object, known: Iterable[object]) -> None:

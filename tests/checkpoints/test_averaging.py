@@ -17,6 +17,7 @@ from fairseq_floater.checkpoints.reading import (
 )
 from fairseq_floater.checkpoints.rebuild import build_model
 from fairseq_floater.checkpoints.resume import repair_last
+from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError
 
@@ -101,6 +102,14 @@ def test_the_best_are_the_best(tmp_path):
     torch.save(state, path)
     with pytest.raises(CheckpointError, match="holds 4 validated checkpoints, fewer than 5"):
         average([tmp_path / "c"], tmp_path / "n.pt", best=5)
+
+
+def test_an_input_is_never_overwritten(tmp_path):
+    a, b = (save_donor(tmp_path / f"{name}.pt", arch=TINY) for name in "ab")
+    with pytest.raises(CheckpointError, match=r"b\.pt is also the input; choose another name"):
+        average([a, b], tmp_path / "." / "b.pt", force=True)
+    with pytest.raises(CheckpointError, match=r"a\.pt is also the input"):
+        warm_start(a, a, arch=TINY, force=True)
 
 
 def test_checkpoints_saved_by_updates(tmp_path):

@@ -132,6 +132,18 @@ def test_other_content_is_kept_unless_overwritten(tmp_path: Path) -> None:
     assert len(lines(tmp_path, "train.en")) == 200
 
 
+def test_text_that_floater_did_not_make_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "train.en").write_text("mine")
+    with pytest.raises(
+        TextDataError, match=r"train\.en has other content; choose another folder\."
+    ):
+        write_numbers(tmp_path, **SMALL, overwrite=True)
+    assert contents(tmp_path) == {"train.en": b"mine"}
+    (tmp_path / ".numbers.tmp").mkdir()  # a killed run leaves it, maybe without its manifest
+    write_numbers(tmp_path, **SMALL, overwrite=True)
+    assert len(lines(tmp_path, "train.en")) == SMALL["train"]
+
+
 def test_a_damaged_file_is_noticed(tmp_path: Path) -> None:
     write_numbers(tmp_path, **SMALL)
     whole = contents(tmp_path)

@@ -14,12 +14,15 @@ from fairseq_floater.cli import main
 from fairseq_floater.data.parallel_text import check_parallel, find_splits, read_lines
 
 
-def test_splits_are_found_in_a_fixed_order(tmp_path: Path) -> None:
+def test_splits_are_found_in_a_fixed_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ours = ("test_b.en", "test-a.de.gz", "test.2014.en", "test.de")
     for name in (*ours, "tests", "testing.fr", "test,c.en"):
         (tmp_path / name).touch()
     found = find_splits(tmp_path, "en", "de")
     assert found == ["train", "valid", "test", "test-a", "test.2014", "test_b"]
+    assert "warning: test,c.en is left out" in capsys.readouterr().err
 
 
 def test_lines_end_at_newlines_alone(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """Hypotheses are read from every form they come in, in the corpus's order, or refused."""
 
+import gzip
+
 import pytest
 from scored_text import HYPOTHESES, generated, refused
 
 from fairseq_floater.data.pieces import BPE_MARKS
+from fairseq_floater.evaluation.bleu import score_files
 from fairseq_floater.evaluation.hypotheses import read_hypotheses, read_references
 
 
@@ -125,10 +128,34 @@ def test_bad_utf8_is_refused_by_file_and_line(write, reader):
 
 
 def test_references_that_are_not_there_are_refused(tmp_path, write):
-    message = r"`.*none` must be a readable file, but gives 'No such file or directory' instead\."
+    message = r"There is no file .*none\."
     refused(message, read_references, tmp_path / "none")
     message = r"`.*ref` must hold one reference a line, but is empty instead\."
     refused(message, read_references, write("ref", ""))
+    message = r"`.*out\.txt` must hold raw .* output of fairseq-generate instead; did you swap .*"
+    refused(message, read_references, write("out.txt", generated(HYPOTHESES)))
+
+
+def test_gzipped_text_is_read_and_a_broken_file_refused(write):
+    packed = gzip.compress(b"gut\n")
+    assert read_references(write("ref.gz", packed)) == ["gut"]
+    for broken in (packed[:-9], b"gut\n"):
+        refused(
+            r"`.*ref\.gz` must be a readable file, but gives .*",
+            read_references,
+            write("ref.gz", broken),
+        )
+
+
+def test_targets_of_another_test_set_are_told(write, capsys):
+    ours = ["the harbour opens at dawn", "no ship may leave before noon"]
+    hypotheses = write(
+        "out.txt", "".join(f"T-{i}\t{t}\nH-{i}\t-1\tx\n" for i, t in enumerate(ours))
+    )
+    for references, warned in ((ours, False), (ours[::-1], True)):
+        path = write("ref", "\n".join(references))
+        score_files(hypotheses, path, target_language="en", remove_bpe="sentencepiece", bootstrap=0)
+        assert ("are not the sentences of" in capsys.readouterr().err) == warned
 
 
 def test_h_lines_alone_need_remove_bpe(write):

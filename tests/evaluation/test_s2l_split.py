@@ -224,6 +224,9 @@ def test_a_second_run_skips_and_other_options_need_force(raw, tmp_path, capsys):
         split(raw, out, options(edges=(8, 12)))
     split(raw, out, options(edges=(8, 12)), force=True)
     assert json.loads((out / "split.json").read_text())["edges"] == [8, 12]
+    (out / "notes").write_text("mine")
+    with pytest.raises(TextDataError, match="out/notes was not made by floater; move it"):
+        split(raw, out, options(), force=True)
 
 
 def test_empty_overlong_and_odd_lines(raw, tmp_path):

@@ -29,7 +29,7 @@ S2L = ROOT / "configs" / "numbers_s2l.yaml"
             lambda s: s["systems"].append({"options": "--encoder rnn", "label": "sinusoid"}),
             "has two labelled sinusoid; give one a `label`",
         ),
-        (lambda s: s.pop("threshold"), "`s2l` lacks threshold"),
+        (lambda s: s.pop("threshold"), "`s2l` has no `threshold`"),
         (lambda s: s.update(edge=3), r"`s2l` has the unknown key edge; did you mean edges\?"),
     ],
 )
@@ -48,7 +48,7 @@ def test_a_bad_compare_section_is_refused(tmp_path):
     for section, words in (
         ({"systems": ["--encoder rope"], "baseline": "t5"}, "`compare: baseline` must be one of"),
         ({"systems": []}, "`compare: systems` must list one line of options"),
-        ({"baseline": None}, "`compare` lacks systems"),
+        ({"baseline": None}, "`compare` has no `systems`"),
         ({"systems": ["--encoder rope"], "threshold": 3}, "unknown key threshold"),
     ):
         path.write_text(yaml.safe_dump({**config, "compare": section}))
@@ -70,9 +70,9 @@ def write(tmp_path, change):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda c: c.pop("budget"), "the file lacks budget"),
+        (lambda c: c.pop("budget"), "the file has no `budget`"),
         (lambda c: c.update(extra=1), "the file has the unknown key extra"),
-        (lambda c: c["data"].pop("vocab"), "`data` lacks vocab"),
+        (lambda c: c["data"].pop("vocab"), "`data` has no `vocab`"),
         (
             lambda c: c["budget"].update({"max-tokens": 0}),
             "`budget: max-tokens` must be a positive",
@@ -81,7 +81,15 @@ def write(tmp_path, change):
         (lambda c: c["budget"].update({"max-token": 3}), r"did you mean max-tokens\?"),
         (lambda c: c["shape"].update(arch="bert"), "`shape: arch` must be one of .*'bert'"),
         (lambda c: c["optimisation"].update(lr="fast"), "`optimisation: lr` must be a number"),
-        (lambda c: c["generation"].pop("beam"), "`generation` lacks beam"),
+        (lambda c: c["generation"].pop("beam"), "`generation` has no `beam`"),
+        (
+            lambda c: c["generation"].update(beam=0),
+            "`generation: beam` must be a whole number above",
+        ),
+        (
+            lambda c: c["budget"].update(donor={"max-epoch": 0}),
+            "`budget: donor` must be limited by max-update or max-epoch",
+        ),
         (lambda c: c["data"].update(wmt14="en-fr"), "`data: wmt14` must be en-de, as `languages`"),
         (lambda c: c["data"].update(subwords="none"), "`data: vocab` must be left out with"),
         (

@@ -230,8 +230,8 @@ def changed(old, new):
         ({"position-loss": {"bin": [64]}}, r"`position-loss` has the unknown key bin; did you mean bins"),
         ({"budget": {"flow": {"max-update": None}}}, r"`budget: flow` must be limited by max-update"),
         ({"budget": {"flow": {"max-update": 0, "max-epoch": 1}}}, r"must be given total-num-update"),
-        ({"tasks": {"rte": {"num-classes": None}}}, r"`tasks: rte` lacks num-classes"),
-        ({"finetune": {"all": {"batch": None}}}, r"`tasks: cola` lacks batch"),
+        ({"tasks": {"rte": {"num-classes": None}}}, r"`tasks: rte` has no `num-classes`"),
+        ({"finetune": {"all": {"batch": None}}}, r"`tasks: cola` has no `batch`"),
         ({"masked-lm": 3}, r"`masked-lm` must be a section of keys"),
     ],
 )  # fmt: skip

@@ -32,7 +32,7 @@ from fairseq_floater.data.parallel_text import (
     text_file,
 )
 from fairseq_floater.data.pieces import check_pieces, join_pieces
-from fairseq_floater.data.products import Origin, is_made, work_folder
+from fairseq_floater.data.products import Origin, is_made, refuse_foreign, work_folder
 from fairseq_floater.data.sentencepiece_subwords import Segmenter, train_subword
 from fairseq_floater.errors import UsageError, say
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
@@ -74,6 +74,7 @@ def split(
     if old and is_same and not force:
         say(f"{out_dir} exists already: skipped.")
         return old
+    refuse_foreign(out_dir, old.made_from.get("files") if old else None)
     check_pieces(files, options.encoded)
     with work_folder(out_dir.with_name(f".{out_dir.name}.tmp")) as work, naming(out_dir):
         made_from = {"options": new.parameters, "inputs": new.inputs}
@@ -122,6 +123,8 @@ class _Splitter:
         held_out.write(self.work, self.langs)
         for side, lang in zip(("source", "target"), self.langs):
             report.overlap[side] = self._overlap(lang)
+        names = sorted(path.name for path in self.work.iterdir())
+        report.made_from["files"] = [*names, "split.json"]
         record = json.dumps(report.to_json_dict(), indent=2, ensure_ascii=False)
         write_text(self.work / "split.json", record)
         return report

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.errors import ReportError
 from fairseq_floater.evaluation.s2l.options import Bins
 from fairseq_floater.files import write_text
 from fairseq_floater.records import markdown_table, read_json
@@ -172,6 +173,10 @@ class SplitReport:
     @classmethod
     def read(cls, folder: Path) -> SplitReport:
         """Read the report in ``folder``; raises ReportError if its file has another form."""
+        if not (folder / "split.json").is_file():
+            raise ReportError(
+                f"{folder} was not made by `floater s2l split`: it has no split.json."
+            )
         record = read_json(folder / "split.json", {"made_from": {"options": _OPTIONS}})
         names = ("made_from", "lines", "tokens_of", "kept", "left_out", "overlap")
         return cls(
