@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairseq_floater.errors import UserError
+from fairseq_floater.errors import UserError, sentence
 from fairseq_floater.experiments.cells import Cell, run_cells, status_text
 from fairseq_floater.experiments.hardware import Machines, machines_from_args, use_gpus
 from fairseq_floater.experiments.job import floater
@@ -86,10 +86,14 @@ class Table(ABC):
         if outcome.busy:
             names = ", ".join(outcome.busy)
             self.launcher.say(f"Skipped, because other processes are running them: {names}")
-        self.print()
-        if outcome.failed:
-            names = ", ".join(outcome.failed)
-            raise UserError(f"Failed: {names} (the same command with --status says why).")
+        failed = ", ".join(outcome.failed)
+        failure = f"Failed: {failed} (the same command with --status says why)." if failed else ""
+        try:
+            self.print()
+        except UserError as error:  # which must not hide the runs that failed
+            failure = f"{failure} {sentence(error)}".lstrip()
+        if failure:
+            raise UserError(failure)
 
     def status(self) -> str:
         return f"{status_text([*self.shared, *self.cells])}\n{self.left()}".rstrip()

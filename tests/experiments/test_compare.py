@@ -136,6 +136,13 @@ def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys, monkeyp
     assert status[4] == "1 done, 1 failed, 1 running"
     os.close(lock)
 
+    def refuse(*_):
+        raise UserError("A file is missing.")
+
+    monkeypatch.setattr(launcher, "show", refuse)
+    with pytest.raises(UserError, match=rf"Failed: {T5} seed 1 .* A file is missing\."):
+        compare(launcher=launcher)
+
 
 @pytest.mark.parametrize("tokens", [1250, 10_000])  # an update fits one GPU, or eight
 def test_runs_side_by_side_take_gpus_of_their_own(tmp_path, monkeypatch, tokens):
