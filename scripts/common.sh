@@ -117,6 +117,7 @@ download() {
         best=$((size > best ? size : best))
         case $status in
         1 | 3 | 22 | 23 | 37) failures=5 ;; # a bad URL, an HTTP error, a full disk, no such file
+        6) ((best > 0)) || failures=5 ;;    # no such host, or no network
         33 | 36) rm -f "$2" ;;              # the server cannot resume: start over
         esac
         ((failures < 5)) || die "$3 could not be fetched from $1 ($size bytes are kept); run the same command" \
