@@ -11,9 +11,10 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,8 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
         if options["model_options"]:
             usage.error("give the model's options by --model-options or after `--`, not both")
         options["model_options"] = shlex.join(after_dashes)
-    if json_file is not None and json_file in _paths(options.values()):
-        usage.error(f"`--json` must not be {json_file}, which another argument names")
+    if json_file is not None and _same_file(Path(json_file), options.values()):
+        usage.error(f"`--json` {json_file} is also another argument; choose another file")
     # Hide the log messages of models that tools build, but not warnings.
     for package in ("fairseq_floater", "fairseq"):
         logging.getLogger(package).setLevel(logging.WARNING)
@@ -83,13 +84,11 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
     return 1 if getattr(result, "failed", False) else 0
 
 
-def _paths(values: Iterable[Any]) -> Iterator[str]:
-    """Yield the texts and paths among the values of arguments, as text."""
-    for value in values:
-        if isinstance(value, (str, Path)):
-            yield str(value)
-        elif isinstance(value, (list, tuple)):
-            yield from _paths(value)
+def _same_file(path: Path, values: Iterable[Any]) -> bool:
+    """Return whether one of the values of arguments names the file ``path``; a device does not count."""
+    lists = (value if isinstance(value, (list, tuple)) else [value] for value in values)
+    others = {Path(v).resolve() for v in chain.from_iterable(lists) if isinstance(v, (str, Path))}
+    return path.resolve() in others and not path.is_char_device()
 
 
 def _split_at_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:

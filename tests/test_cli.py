@@ -130,8 +130,11 @@ def test_only_our_own_command_waits_to_import_fairseq(monkeypatch, words, own):
         ("numbers out --src xx", "must be one of de, en, fr"),
         ("average --inputs none --updates --output x.pt", "pass both"),
         ("score h --references r --target-lang de --bootstrap 20", "must be 0"),
-        ("average --inputs a.pt b.pt --output x.pt --json b.pt", "`--json` must not be b.pt"),
-        ("warm-start --position-encoder rope a.pt x.pt --arch a", "must follow DONOR and OUT"),
+        (
+            "average --inputs a.pt b.pt --output x.pt --json ./b.pt",
+            "./b.pt is also another argument",
+        ),
+        ("warm-start --position-encoder rope a.pt x.pt --arch a", "must come after DONOR and OUT"),
     ],
 )
 def test_bad_usage_exits_with_2(tmp_path, monkeypatch, words, message):

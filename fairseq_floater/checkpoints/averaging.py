@@ -88,6 +88,7 @@ def average(
         UsageError: the options choose no checkpoints.
     """
     output = Path(output)
+    refuse_existing(output, force)
     paths, rule = _chosen(inputs, last, best, updates)
     refuse_existing(output, force, *paths)
     mean, state, records = _accumulate(paths)

@@ -20,8 +20,8 @@ from fairseq_floater.verbs import add_verb, positive
 def add_warm_start(verbs: Any) -> None:
     def run(donor: str, model_options: Sequence[str], **options: Any) -> WarmStartReport:
         if model_options and not Path(donor).exists():
-            rule = "Options of the model must follow DONOR and OUT"
-            raise UsageError(f"{rule}; there is no checkpoint {donor}.")
+            hint = "options of the model must come after DONOR and OUT"
+            raise UsageError(f"There is no checkpoint {donor}; {hint}.")
         return warm_start(donor, model_options=model_options, **options)
 
     parser = add_verb(

@@ -116,7 +116,7 @@ def import_roberta(
         UsageError: options of the model that fairseq does not know.
     """
     source, output = Path(source), Path(output)
-    refuse_existing(output, force, source)
+    refuse_existing(output, force, *(source.iterdir() if source.is_dir() else ()))
     if source.is_file():
         model_source = _read_fairseq(source)
     else:

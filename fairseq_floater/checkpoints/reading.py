@@ -194,7 +194,7 @@ def fresh_state(
 def refuse_existing(output: Path, force: bool, *inputs: str | os.PathLike[str]) -> None:
     """Raise CheckpointError for a file that exists, unless ``force``, and always for one of the inputs."""
     if output.resolve() in [Path(path).resolve() for path in inputs]:
-        raise CheckpointError(f"{output} is also the input; choose another name.")
+        raise CheckpointError(f"{output} is one of the inputs; choose another name.")
     if output.exists() and not force:
         raise CheckpointError(f"{output} exists; choose another name or pass --force.")
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -118,7 +118,7 @@ def write_numbers(
 
     Raises:
         UsageError: the parameters are impossible.
-        TextDataError: other files are in the way, or floater did not make them.
+        TextDataError: files with other content are in the way.
     """
     out_dir, corpus = Path(out_dir), Parameters(**parameters)
     wanted = json.loads(json.dumps(asdict(corpus)))  # JSON has lists for tuples
@@ -129,7 +129,7 @@ def write_numbers(
         path.is_file() and file_hash(path) == sha256 for path, sha256 in known.items()
     ):
         return NumbersSummary(str(out_dir), True, wanted, old["files"])
-    files = _write_files(out_dir, corpus, overwrite)
+    files = _write_files(out_dir, corpus, old.get("files", {}), overwrite)
     content = {
         "about": "Number phrases by num2words, written by `floater numbers`.",
         "parameters": wanted,
@@ -140,12 +140,16 @@ def write_numbers(
     return NumbersSummary(str(out_dir), False, wanted, files)
 
 
-def _write_files(out_dir: Path, corpus: Parameters, overwrite: bool) -> dict[str, dict[str, Any]]:
+def _write_files(
+    out_dir: Path, corpus: Parameters, old: Iterable[str], overwrite: bool
+) -> dict[str, dict[str, Any]]:
+    """Write the files; ``overwrite`` allows it to replace those in ``old``, which floater made."""
     languages = (corpus.source_language, corpus.target_language)
     parts = {f"{split}.{lang}": (split, lang) for split in SHARES for lang in languages}
     files: dict[str, dict[str, Any]] = {}
     unfinished = out_dir / ".numbers.tmp"
-    is_ours = unfinished.exists() or (out_dir / MANIFEST).exists()
+    killed = unfinished / MANIFEST  # the names of a run that was killed while it replaced files
+    ours = {*old, *(read_json(killed, [str]) if killed.is_file() else ())}
     with work_folder(unfinished) as work:
         for name, (split, language) in parts.items():
             if size := getattr(corpus, split):
@@ -156,9 +160,10 @@ def _write_files(out_dir: Path, corpus: Parameters, overwrite: bool) -> dict[str
         for name in parts:
             path = out_dir / name
             same = path.is_file() and name in files and file_hash(path) == files[name]["sha256"]
-            if path.exists() and not (same or (overwrite and is_ours)):
-                hint = "choose another folder" + " or add --force" * is_ours
+            if path.exists() and not (same or (overwrite and name in ours)):
+                hint = "choose another folder" + " or add --force" * (name in ours)
                 raise TextDataError(f"{path} has other content; {hint}.")
+        write_text(work / MANIFEST, json.dumps(sorted({*ours, *files})))
         (out_dir / MANIFEST).unlink(missing_ok=True)
         for name in parts:
             if name in files:

@@ -51,13 +51,16 @@ def find_splits(raw_dir: Path, src: str, tgt: str) -> list[str]:
     """Return train, valid and, sorted, every test split that has a file for at least one side."""
     if not raw_dir.is_dir():
         raise TextDataError(f"There is no folder {raw_dir}.")
-    # fairseq separates test sets by commas, the shell by spaces.
-    pattern = re.compile(rf"(test[\w.-]*?)\.({re.escape(src)}|{re.escape(tgt)})(\.gz)?")
+    pattern = re.compile(rf"(test.*?)\.({re.escape(src)}|{re.escape(tgt)})(\.gz)?")
     matches = [pattern.fullmatch(path.name) for path in raw_dir.iterdir()]
-    for path in raw_dir.glob("test*"):
-        if re.search(rf"[^\w.-].*\.({re.escape(src)}|{re.escape(tgt)})(\.gz)?$", path.name):
-            say(f"warning: {path.name} is left out: fairseq wants letters, digits, _ - and . only.")
-    return ["train", "valid", *sorted({match[1] for match in matches if match})]
+    splits = ["train", "valid"]
+    for name in sorted({match[1] for match in matches if match}):
+        if re.fullmatch(r"[\w.-]+", name):
+            splits.append(name)
+        else:  # fairseq separates test sets by commas, the shell by spaces
+            rule = "its name may have only letters, digits, _, - and ."
+            say(f"warning: the test set `{name}` is left out: {rule}")
+    return splits
 
 
 def text_file(raw_dir: Path, split: str, lang: str) -> Path:

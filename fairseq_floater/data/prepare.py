@@ -11,7 +11,6 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -83,6 +82,9 @@ class Preparation:
             texts = [text_file(self.raw_dir, s, lang) for s in self.splits for lang in self.langs]
             check_pieces(texts, encoded=False)
             lines = check_parallel(self.raw_dir, *self.langs, self.splits)
+            separator, train = self.parameters.get("separator"), texts[:2]
+            if separator and not any(separator in line for t in train for line in read_lines(t)):
+                say(f"warning: no line of train holds the separator `{separator}`.")
         for name in [*stale, f".{self.text.name}.tmp", ".raw.tmp", ".bin.tmp", ".bin.gone"]:
             _remove(self.out_dir / name)
         write_text(self.out_dir / MANIFEST, json.dumps(origin._asdict(), indent=2) + "\n")
@@ -139,10 +141,7 @@ class Preparation:
     def _learn(self, lines: int) -> None:
         options, langs = self.parameters, self.langs
         say(f"Learning {options['vocab']} subwords from {lines:,} pairs.")
-        pairs = progress(self._train(), "learn", lines)
-        separator = options.get("separator")
-        if separator and not any(separator in line for pair in self._train() for line in pair):
-            say(f"warning: no line of train holds the separator `{separator}`.")
+        pairs = progress(read_pairs(self.raw_dir, "train", *langs), "learn", lines)
         if options["bpe"] == "sentencepiece":
             train_subword(
                 pairs,
@@ -150,13 +149,10 @@ class Preparation:
                 self.model,
                 vocab_size=options["vocab"],
                 character_coverage=options["character_coverage"],
-                separator=separator,
+                separator=options.get("separator"),
             )
         else:
             train_codes(pairs, langs, self.model, merges=options["vocab"], workers=self.workers)
-
-    def _train(self) -> Iterator[tuple[str, str]]:
-        return read_pairs(self.raw_dir, "train", *self.langs)
 
     def _groups(self, test: str) -> Path:
         return self.raw_dir / f"{test}.groups"

@@ -75,12 +75,17 @@ def refuse_foreign(folder: Path, made: Iterable[str] | None) -> None:
     """Raise TextDataError if a folder about to be replaced holds a file that floater did not make.
 
     Args:
-        made: the names that floater made; None if an older version did not record them.
+        made: :func:`files_in` the folder when it was made; None if an older version did not record them.
     """
-    if made is not None and folder.is_dir():
-        names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-        for name in sorted(names.difference(made, [SUMMARY])):
-            raise TextDataError(f"{folder / name} was not made by floater; move it elsewhere.")
+    if made is not None:
+        for name in sorted(set(files_in(folder)).difference(made)):
+            rule = "was not made by floater and would be deleted; move it elsewhere"
+            raise TextDataError(f"{folder / name} {rule}.")
+
+
+def files_in(folder: Path) -> list[str]:
+    """Return the paths of the files below a folder, relative to it."""
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
 
 @contextmanager
@@ -146,7 +151,7 @@ def make_folder(
     with work_folder(out_dir.with_name(f".{out_dir.name}.tmp")) as work:
         packages = {name: version for name in _PACKAGES if (version := version_of(name))}
         summary = {**new._asdict(), "packages": packages, **build(work)}
-        summary["files"] = sorted(path.name for path in work.iterdir())
+        summary["files"] = [*files_in(work), SUMMARY]
         write_text(work / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
         put_folder(work, out_dir)
     for warning in summary["warnings"]:

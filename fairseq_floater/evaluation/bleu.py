@@ -238,7 +238,7 @@ def score_files(
     file = TextFile(hypotheses_path)
     hypotheses = read_hypotheses(file, format=format, remove_bpe=remove_bpe)
     if format != "plain":
-        warn_of_other_targets(file, references, references_path, remove_bpe)
+        warn_of_other_targets(file, references, references_path)
     options |= {"hypotheses_name": str(hypotheses_path), "references_name": str(references_path)}
     options["target_language"], places = target_language, list[int]()
     if documents is not None:

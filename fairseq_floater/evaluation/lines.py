@@ -38,7 +38,7 @@ def scoring_error(rule: str, fault: str, hint: str = "", *, option: bool = False
 class TextFile:
     r"""The lines of a UTF-8 file, split at ``\n`` alone, without a BOM and without ``\r`` at their ends.
 
-    A file whose name ends in .gz is gzipped. It is read once and kept in memory, so it may be a pipe.
+    A name that ends in .gz means gzip. A file is read once and kept in memory, so it may be a pipe.
 
     Attributes:
         ends_in_newline: whether the last line ends in a newline.
@@ -57,11 +57,13 @@ class TextFile:
                     self.lines.append(self._decode(data).removesuffix("\n").removesuffix("\r"))
         except FileNotFoundError:
             raise ScoringError(f"There is no file {path}.") from None
-        except (OSError, EOFError, zlib.error) as error:
-            rule = f"`{path}` must be a readable file"
-            raise scoring_error(
-                rule, f"gives {getattr(error, 'strerror', None) or str(error)!r}"
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ScoringError(
+                f"{path} is not a valid gzip file: {str(error).rstrip('.')}."
             ) from None
+        except OSError as error:
+            rule = f"`{path}` must be a readable file"
+            raise scoring_error(rule, f"gives {error.strerror!r}") from None
         self.ends_in_newline = data.endswith(b"\n")
 
     def _decode(self, data: bytes) -> str:

@@ -131,8 +131,8 @@ def check_rate(path: Path, key: str, rate: object) -> None:
 
 def check_ends(path: Path, stage: str, options: dict[str, Any]) -> None:
     """Refuse options of a training that would never end: fairseq takes 0 for no limit."""
-    ends = options.get("max-update") or options.get("max-epoch")
-    require(path, ends, stage, "limited by max-update or max-epoch", sorted(options))
+    if not any(map(options.get, ("max-update", "max-epoch", "stop-time-hours", "patience"))):
+        raise ConfigError(f"{path}: `{stage}` would never end: give max-update or max-epoch.")
 
 
 def check_one_of(path: Path, key: str, value: object, known: Iterable[object]) -> None:

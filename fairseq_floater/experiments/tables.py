@@ -86,13 +86,15 @@ class Table(ABC):
         if outcome.busy:
             names = ", ".join(outcome.busy)
             self.launcher.say(f"Skipped, because other processes are running them: {names}")
-        failed = ", ".join(outcome.failed)
-        failure = f"Failed: {failed} (the same command with --status says why)." if failed else ""
+        names = ", ".join(outcome.failed)
+        failure = f"Failed: {names} (the same command with --status says why)."
         try:
             self.print()
-        except UserError as error:  # which must not hide the runs that failed
-            failure = f"{failure} {sentence(error)}".lstrip()
-        if failure:
+        except (UserError, OSError) as error:
+            if not names:
+                raise
+            raise UserError(f"{failure} {sentence(error)}") from None
+        if names:
             raise UserError(failure)
 
     def status(self) -> str:

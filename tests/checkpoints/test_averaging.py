@@ -106,9 +106,9 @@ def test_the_best_are_the_best(tmp_path):
 
 def test_an_input_is_never_overwritten(tmp_path):
     a, b = (save_donor(tmp_path / f"{name}.pt", arch=TINY) for name in "ab")
-    with pytest.raises(CheckpointError, match=r"b\.pt is also the input; choose another name"):
+    with pytest.raises(CheckpointError, match=r"b\.pt is one of the inputs; choose another name"):
         average([a, b], tmp_path / "." / "b.pt", force=True)
-    with pytest.raises(CheckpointError, match=r"a\.pt is also the input"):
+    with pytest.raises(CheckpointError, match=r"a\.pt is one of the inputs"):
         warm_start(a, a, arch=TINY, force=True)
 
 

@@ -139,9 +139,12 @@ def test_text_that_floater_did_not_make_is_never_overwritten(tmp_path: Path) -> 
     ):
         write_numbers(tmp_path, **SMALL, overwrite=True)
     assert contents(tmp_path) == {"train.en": b"mine"}
-    (tmp_path / ".numbers.tmp").mkdir()  # a killed run leaves it, maybe without its manifest
-    write_numbers(tmp_path, **SMALL, overwrite=True)
-    assert len(lines(tmp_path, "train.en")) == SMALL["train"]
+    write_numbers(tmp_path / "ours", **{**SMALL, "test_long": 0})
+    (tmp_path / "ours" / "test_long.en").write_text("mine")
+    with pytest.raises(
+        TextDataError, match=r"test_long\.en has other content; choose another folder\."
+    ):
+        write_numbers(tmp_path / "ours", **SMALL, overwrite=True)
 
 
 def test_a_damaged_file_is_noticed(tmp_path: Path) -> None:

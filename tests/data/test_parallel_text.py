@@ -22,7 +22,7 @@ def test_splits_are_found_in_a_fixed_order(
         (tmp_path / name).touch()
     found = find_splits(tmp_path, "en", "de")
     assert found == ["train", "valid", "test", "test-a", "test.2014", "test_b"]
-    assert "warning: test,c.en is left out" in capsys.readouterr().err
+    assert "warning: the test set `test,c` is left out" in capsys.readouterr().err
 
 
 def test_lines_end_at_newlines_alone(tmp_path: Path) -> None:

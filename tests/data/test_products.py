@@ -65,7 +65,7 @@ def test_other_input_is_named_and_needs_force(raw: Path, tmp_path: Path) -> None
     make(raw, vocab=61, force=True)
     assert (tmp_path / "out" / "data").read_text() == "61"
     (tmp_path / "out" / "notes").write_text("mine")
-    refused(r"out/notes was not made by floater; move it elsewhere", raw, force=True)
+    refused(r"out/notes was not made by floater and would be deleted", raw, force=True)
     (raw / "valid").unlink()
     refused(r"raw/valid is missing\.", raw, force=True)
 

@@ -225,7 +225,7 @@ def test_a_second_run_skips_and_other_options_need_force(raw, tmp_path, capsys):
     split(raw, out, options(edges=(8, 12)), force=True)
     assert json.loads((out / "split.json").read_text())["edges"] == [8, 12]
     (out / "notes").write_text("mine")
-    with pytest.raises(TextDataError, match="out/notes was not made by floater; move it"):
+    with pytest.raises(TextDataError, match="out/notes was not made by floater and would be"):
         split(raw, out, options(), force=True)
 
 

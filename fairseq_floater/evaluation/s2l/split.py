@@ -32,7 +32,7 @@ from fairseq_floater.data.parallel_text import (
     text_file,
 )
 from fairseq_floater.data.pieces import check_pieces, join_pieces
-from fairseq_floater.data.products import Origin, is_made, refuse_foreign, work_folder
+from fairseq_floater.data.products import Origin, files_in, is_made, refuse_foreign, work_folder
 from fairseq_floater.data.sentencepiece_subwords import Segmenter, train_subword
 from fairseq_floater.errors import UsageError, say
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
@@ -123,8 +123,7 @@ class _Splitter:
         held_out.write(self.work, self.langs)
         for side, lang in zip(("source", "target"), self.langs):
             report.overlap[side] = self._overlap(lang)
-        names = sorted(path.name for path in self.work.iterdir())
-        report.made_from["files"] = [*names, "split.json"]
+        report.made_from["files"] = [*files_in(self.work), "split.json"]
         record = json.dumps(report.to_json_dict(), indent=2, ensure_ascii=False)
         write_text(self.work / "split.json", record)
         return report

@@ -105,7 +105,7 @@ class SplitReport:
     """The counts of a split.
 
     Attributes:
-        made_from: options and hashes of the inputs.
+        made_from: options and hashes of the inputs, and the files that were made from them.
         lines: pairs read, by split.
         tokens_of: text that says which tokens were counted.
         kept: number of pairs, and the longest source and target in tokens, of train and of valid.
@@ -175,7 +175,7 @@ class SplitReport:
         """Read the report in ``folder``; raises ReportError if its file has another form."""
         if not (folder / "split.json").is_file():
             raise ReportError(
-                f"{folder} was not made by `floater s2l split`: it has no split.json."
+                f"There is no {folder / 'split.json'}; `floater s2l split` writes it."
             )
         record = read_json(folder / "split.json", {"made_from": {"options": _OPTIONS}})
         names = ("made_from", "lines", "tokens_of", "kept", "left_out", "overlap")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import html
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +16,7 @@ from fairseq_floater.data.pieces import BPE_MARKS, join_pieces
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.evaluation.documents import sentences_of
 from fairseq_floater.evaluation.hypotheses import (
+    plain,
     read_hypotheses,
     read_references,
     read_tagged,
@@ -238,7 +237,7 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
         raise scoring_error(rule, fault)
     _check_sources(file, test)
     pairs = enumerate(zip(repeated, test.references))
-    strange = [i for i, (ours, theirs) in pairs if _plain(ours) != _plain(theirs)]
+    strange = [i for i, (ours, theirs) in pairs if plain(ours) != plain(theirs)]
     # Unknown words and normalisation change some lines; a translation differs in nearly all.
     if len(strange) > len(test) / 2:
         rule = f"`{path}` must come from fairseq-generate --score-reference"
@@ -271,18 +270,9 @@ def _check_sources(file: TextFile, test: EvaluationSet) -> None:
             if tokens != expected:
                 rule = f"`{file.path}` must be in the test set's tokens, {expected} in sentence {i}"
                 raise scoring_error(rule, f"line {number} has {tokens}")
-        elif "<unk>" not in text and _plain(text) != _plain(test.sources[i]):
+        elif "<unk>" not in text and plain(text) != plain(test.sources[i]):
             strange.append(number)
     # Normalisation may change a line here and there; another test set differs nearly everywhere.
     if len(strange) > count / 2:
         rule = f"`{file.path}` must translate the test set's sentences"
         raise scoring_error(rule, f"line {strange[0]} has another source")
-
-
-def _plain(text: str) -> str:
-    """Return the letters and digits of a text: subword models change spaces, joiners and quotes.
-
-    Moses writes an apostrophe as ``&apos;``.
-    """
-    text = unicodedata.normalize("NFKC", html.unescape(text))
-    return "".join(c for c in text if c.isalnum())
