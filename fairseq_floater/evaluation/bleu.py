@@ -237,7 +237,7 @@ def score_files(
     references = read_references(references_path)
     file = TextFile(hypotheses_path)
     hypotheses = read_hypotheses(file, format=format, remove_bpe=remove_bpe)
-    if format != "plain":
+    if format != "plain" and len(hypotheses) == len(references):
         warn_of_other_targets(file, references, references_path)
     options |= {"hypotheses_name": str(hypotheses_path), "references_name": str(references_path)}
     options["target_language"], places = target_language, list[int]()
