@@ -17,7 +17,6 @@ from fairseq_floater.experiments.hardware import UpdateBudget
 from fairseq_floater.experiments.sections import (
     ConfigError,
     check_budget,
-    check_ends,
     check_missing,
     check_one_of,
     check_rate,
@@ -179,10 +178,8 @@ def _check(path: Path, config: Config) -> None:
         pair = f"{languages.source}-{languages.target}"
         check(data.wmt14 == pair, "data: wmt14", f"{pair}, as `languages`", data.wmt14)
     for stage in ("donor", "finetune", "scratch"):
-        if (limits := budget.of(stage)) is not None:
-            unit = limits.get("average-of", AVERAGE_OF[0])
-            check_one_of(path, f"budget: {stage}: average-of", unit, AVERAGE_OF)
-            check_ends(path, f"budget: {stage}", {**config.optimisation, **limits})
+        unit = (budget.of(stage) or {}).get("average-of", AVERAGE_OF[0])
+        check_one_of(path, f"budget: {stage}: average-of", unit, AVERAGE_OF)
     check_budget(path, budget)
     check(budget.average > 0, "budget: average", "a positive whole number", budget.average)
     beam = config.generation["beam"]

@@ -46,6 +46,8 @@ def parse_training(arguments: list[str], config: Path, stage: str) -> argparse.N
     """
     rule = f"{config}: fairseq-train refuses the options of {stage}"
     args = _parsed(fairseq_options.get_training_parser, arguments, rule)
+    if not (args.max_update or args.max_epoch or args.stop_time_hours or args.patience > 0):
+        raise UsageError(f"{config}: {stage} would never end: give it max-update or max-epoch.")
     # Building the model would refuse a missing block too, but only after the donor has trained.
     if blocks := getattr(args, "position_blocks", None):
         depth = max(args.encoder_layers, getattr(args, "decoder_layers", 0))

@@ -129,12 +129,6 @@ def check_rate(path: Path, key: str, rate: object) -> None:
     require(path, isinstance(rate, (int, float)) and rate > 0, key, "a number above 0", rate)
 
 
-def check_ends(path: Path, stage: str, options: dict[str, Any]) -> None:
-    """Refuse options of a training that would never end: fairseq takes 0 for no limit."""
-    if not any(map(options.get, ("max-update", "max-epoch", "stop-time-hours", "patience"))):
-        raise ConfigError(f"{path}: `{stage}` would never end: give max-update or max-epoch.")
-
-
 def check_one_of(path: Path, key: str, value: object, known: Iterable[object]) -> None:
     require(path, value in (*known,), key, f"one of {', '.join(map(str, known))}", value)
 

@@ -86,10 +86,6 @@ def write(tmp_path, change):
             lambda c: c["generation"].update(beam=0),
             "`generation: beam` must be a whole number above",
         ),
-        (
-            lambda c: c["budget"].update(donor={"max-epoch": 0}),
-            "`budget: donor` would never end: give max-update",
-        ),
         (lambda c: c["data"].update(wmt14="en-fr"), "`data: wmt14` must be en-de, as `languages`"),
         (lambda c: c["data"].update(subwords="none"), "`data: vocab` must be left out with"),
         (

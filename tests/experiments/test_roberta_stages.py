@@ -228,7 +228,7 @@ def changed(old, new):
         ({"shape": {"arch": "bert"}}, r"`shape: arch` must be one of roberta, roberta_base"),
         ({"position-loss": {"bins": [64, 32]}}, r"`position-loss: bins` must be rising whole numbers"),
         ({"position-loss": {"bin": [64]}}, r"`position-loss` has the unknown key bin; did you mean bins"),
-        ({"budget": {"flow": {"max-update": None}}}, r"`budget: flow` would never end: give max-update"),
+        ({"budget": {"flow": {"max-update": None}}}, r"`budget: flow` must be limited by max-update"),
         ({"budget": {"flow": {"max-update": 0, "max-epoch": 1}}}, r"must be given total-num-update"),
         ({"tasks": {"rte": {"num-classes": None}}}, r"`tasks: rte` has no `num-classes`"),
         ({"finetune": {"all": {"batch": None}}}, r"`tasks: cola` has no `batch`"),

@@ -102,7 +102,7 @@ def test_figure_2_of_the_paper_takes_the_raw_text_of_wmt14(tmp_path):
     config = ROOT / "configs" / "wmt14_en_de_s2l.yaml"
     done = run_script("s2l.sh", config, "--raw", "raw", "--work", tmp_path / "w", "--dry-run")
     assert done.returncode == 0, done.stderr
-    split, *others = (line for line in done.stdout.splitlines() if "floater" in line)
+    split, *others = (line for line in done.stdout.splitlines() if " -m " in line)
     assert "raw" in split and "--threshold 80 --edges 80 100 120 140 --both-sides" in split
     trained = [line for line in others if "--finetune-from-model" in line]
     for encoder, line in zip(("floater", "sinusoidal", "learned"), trained, strict=True):

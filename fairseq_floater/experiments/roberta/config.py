@@ -11,7 +11,6 @@ from omegaconf import MISSING
 from fairseq_floater.experiments.hardware import UpdateBudget
 from fairseq_floater.experiments.sections import (
     check_budget,
-    check_ends,
     check_missing,
     check_one_of,
     check_rate,
@@ -149,7 +148,8 @@ def _check(path: Path, config: Config) -> None:
 
 def _check_training(path: Path, where: str, options: dict[str, Any]) -> None:
     check_rate(path, f"{where}: lr", options.get("lr"))
-    check_ends(path, where, options)
+    ends = options.get("max-update") or options.get("max-epoch")
+    require(path, ends, where, "limited by max-update or max-epoch", sorted(options))
     if options.get("lr-scheduler") == "polynomial_decay":
         end = options.get("total-num-update") or options.get("max-update")
         require(
