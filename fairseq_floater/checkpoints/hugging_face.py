@@ -22,6 +22,7 @@ from fairseq_floater.errors import shown
 from fairseq_floater.records import read_json
 
 HEAD = "encoder.lm_head."
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _STACK = "encoder.sentence_encoder."
 _EMBEDDINGS = {
     "embeddings.word_embeddings": f"{_STACK}embed_tokens",
@@ -140,8 +141,7 @@ def read_config(path: Path, *kinds: str) -> dict[str, Any]:
 
 
 def _weights_file(folder: Path) -> Path:
-    names = ("model.safetensors", "pytorch_model.bin")
-    weights = [folder / name for name in names if (folder / name).is_file()]
+    weights = [folder / name for name in WEIGHTS if (folder / name).is_file()]
     if weights:
         return weights[0]
     if list(folder.glob("*.index.json")):
@@ -149,7 +149,7 @@ def _weights_file(folder: Path) -> Path:
             f"The weights of {folder} are in several files; save the model in one file (transformers: "
             "save_pretrained with a larger max_shard_size)."
         )
-    raise CheckpointError(f"{folder} has no weights: neither {names[0]} nor {names[1]}.")
+    raise CheckpointError(f"{folder} has no weights: neither {WEIGHTS[0]} nor {WEIGHTS[1]}.")
 
 
 def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fairseq_floater.checkpoints.dictionaries import MASK, load_dictionaries, read_dictionary
 from fairseq_floater.checkpoints.families import ROBERTA, TOKENS, architecture, family_of
-from fairseq_floater.checkpoints.hugging_face import HEAD, Source, read_hugging_face
+from fairseq_floater.checkpoints.hugging_face import HEAD, WEIGHTS, Source, read_hugging_face
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
     config_of,
@@ -116,7 +116,7 @@ def import_roberta(
         UsageError: options of the model that fairseq does not know.
     """
     source, output = Path(source), Path(output)
-    refuse_existing(output, force, *(source.iterdir() if source.is_dir() else ()))
+    refuse_existing(output, force, *(source / name for name in WEIGHTS))
     if source.is_file():
         model_source = _read_fairseq(source)
     else:

@@ -1,6 +1,7 @@
 """An import that cannot be right is refused in one sentence, and leaves nothing behind."""
 
 import json
+import shutil
 import sys
 
 import hugging_face
@@ -116,6 +117,17 @@ def test_a_missing_package_is_named_with_the_command(stored, tmp_path, capsys, m
     monkeypatch.setitem(sys.modules, "safetensors", None)
     assert main(["import-roberta", str(stored), str(tmp_path / "out.pt")]) == 1
     assert capsys.readouterr().err.strip().endswith("'fairseq_floater[roberta]' installs it.")
+
+
+def test_the_folder_of_the_model_may_get_the_checkpoint_but_keeps_its_weights(
+    stored, tmp_path, capsys
+):
+    source = shutil.copytree(stored, tmp_path / "source")
+    words = ["import-roberta", str(source), str(source / "model.pt"), "--force"]
+    assert main(words) == main(words) == 0
+    words[2] = str(source / "model.safetensors")
+    assert main(words) == 1
+    assert "model.safetensors is one of the inputs" in capsys.readouterr().err
 
 
 def test_nothing_is_overwritten_unless_forced(stored, tmp_path, capsys):
