@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ LINE_BREAKS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 _TO_SPACES = str.maketrans(dict.fromkeys(LINE_BREAKS, " "))
 # Far above any sentence: sentencepiece learns from lines of up to 16,384 bytes.
 LONGEST_LINE = 1 << 20
+FilePath = str | os.PathLike[str]
 _Item = TypeVar("_Item")
 
 
@@ -79,32 +81,41 @@ def plain_or_zipped(plain: Path) -> Path:
     return files[0]
 
 
+def byte_lines(path: FilePath, fault: type[UserError]) -> Iterator[bytes]:
+    """Yield the lines of a plain or gzipped file, cut after LONGEST_LINE + 1 bytes.
+
+    Without a newline, or from a few bytes of gzip, a line could fill the memory.
+
+    Raises:
+        fault: the file ends in .gz and is not valid gzip.
+    """
+    try:
+        with gzip.open(path) if str(path).endswith(".gz") else Path(path).open("rb") as file:
+            yield from iter(lambda: file.readline(LONGEST_LINE + 1), b"")
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise fault(f"{path} is not a valid gzip file: {str(error).rstrip('.')}.") from None
+
+
 def read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, split at "\\n" only; other line breaks become spaces.
 
     Raises:
         TextDataError: a line is too long, holds NUL or is not UTF-8, or the gzip file is broken.
     """
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            # Without a newline, or from a few bytes of gzip, a line could fill the memory.
-            lines = iter(lambda: file.readline(LONGEST_LINE + 1), b"")
-            for number, line in enumerate(lines, start=1):
-                if len(line) > LONGEST_LINE:
-                    raise TextDataError(
-                        f"{path}, line {number} must have at most {LONGEST_LINE:,} bytes, but is longer."
-                    )
-                if b"\0" in line:
-                    raise TextDataError(f"{path}, line {number} holds a NUL character.")
-                try:
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise TextDataError(
-                        f"{path}, line {number} is not valid UTF-8 (byte {error.start + 1} of it)."
-                    ) from None
-                yield text.rstrip("\r\n").translate(_TO_SPACES)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise TextDataError(f"{path} is not a valid gzip file: {str(error).rstrip('.')}.") from None
+    for number, line in enumerate(byte_lines(path, TextDataError), start=1):
+        if len(line) > LONGEST_LINE:
+            raise TextDataError(
+                f"{path}, line {number} must have at most {LONGEST_LINE:,} bytes, but is longer."
+            )
+        if b"\0" in line:
+            raise TextDataError(f"{path}, line {number} holds a NUL character.")
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise TextDataError(
+                f"{path}, line {number} is not valid UTF-8 (byte {error.start + 1} of it)."
+            ) from None
+        yield text.rstrip("\r\n").translate(_TO_SPACES)
 
 
 def read_pairs(raw_dir: Path, split: str, src: str, tgt: str) -> Iterator[tuple[str, str]]:

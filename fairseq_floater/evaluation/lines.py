@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import math
-import os
-import zlib
 
-from fairseq_floater.data.parallel_text import LONGEST_LINE
+from fairseq_floater.data.parallel_text import LONGEST_LINE, FilePath, byte_lines
 from fairseq_floater.errors import UsageError, UserError
-
-FilePath = str | os.PathLike[str]
 
 
 class ScoringError(UserError):
@@ -49,18 +44,10 @@ class TextFile:
         self.lines: list[str] = []
         data = b""
         try:
-            opened = gzip.open if str(path).endswith(".gz") else open
-            with opened(path, "rb") as file:
-                # Limit what is read: a line without an end could fill the memory.
-                while more := file.readline(LONGEST_LINE + 1):
-                    data = more
-                    self.lines.append(self._decode(data).removesuffix("\n").removesuffix("\r"))
+            for data in byte_lines(path, ScoringError):
+                self.lines.append(self._decode(data).removesuffix("\n").removesuffix("\r"))
         except FileNotFoundError:
             raise ScoringError(f"There is no file {path}.") from None
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ScoringError(
-                f"{path} is not a valid gzip file: {str(error).rstrip('.')}."
-            ) from None
         except OSError as error:
             rule = f"`{path}` must be a readable file"
             raise scoring_error(rule, f"gives {error.strerror!r}") from None

@@ -91,9 +91,15 @@ def untrained_distances(
     """
     if DEFAULT_TARGETS[options.position_encoder] != "attention":
         return None  # signals have no such limit: the data need not be read
-    longest = threshold
+    lengths = [threshold]
     if data.is_dir():
         logging.getLogger("fairseq").setLevel(logging.WARNING)  # else it logs what it has loaded
         lengths = [longest_sentence(str(data), stack, options) for stack in STACKS]
-        longest = min((n for n in lengths if n is not None), default=None)
-    return None if longest is None else distance_warning(options, longest)
+    known = [n for n in lengths if n is not None]
+    warning = distance_warning(options, min(known)) if known else None
+    if warning and not distance_warning(options, max(known)):
+        warning += (
+            f" The other side has up to {max(known)} tokens: change nothing if only that side gets "
+            "longer in testing."
+        )
+    return warning

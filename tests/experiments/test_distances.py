@@ -53,7 +53,11 @@ def test_data_tell_the_trained_length_of_the_shorter_side(tmp_path, capfd):
     write_pairs(tmp_path / "bin", {"en": [5, 40, 7], "de": [3, 30, 4]})
     found = warning("--encoder t5", CONFIG, tmp_path / "bin")
     assert "no distance above 29 (sentences of up to 30 tokens)" in found
+    assert "The other side" not in found
     assert warning("--encoder t5 -- --t5-max-distance 29", CONFIG, tmp_path / "bin") is None
+    assert "The other side has up to 40 tokens" in warning(
+        "--encoder t5 -- --t5-max-distance 35", CONFIG, tmp_path / "bin"
+    )
     assert capfd.readouterr() == ("", "")
     (tmp_path / "empty").mkdir()
     assert warning("--encoder t5", data=tmp_path / "empty") is None
