@@ -91,7 +91,10 @@ def read_terms(
         if not isinstance(encoder, AttentionPositions):
             continue
         known = trained[encoder.spec.side]
-        count = min(length or 3 * (known or 0) or DEFAULT_LENGTH, encoder.max_positions)
+        most = encoder.max_positions
+        if not encoder.spec.causal:  # the keys lie on both sides of the query
+            most = (most + 1) // 2
+        count = min(length or 3 * (known or 0) or DEFAULT_LENGTH, most)
         parts = owned_parts(stack, attribute)
         readers = _Readers(encoder, parts, count)
         for index, part in enumerate(parts):

@@ -20,6 +20,7 @@ from fairseq_floater.checkpoints.rebuild import build_model
 from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.figures import checked_format
 from fairseq_floater.position_encoders import distance_warning, encoder_class, encoder_options
+from fairseq_floater.position_encoders.eval_law import NONE
 from fairseq_floater.position_encoders.registry import ALL_BLOCKS, INPUT_BLOCK, block_numbers
 from fairseq_floater.records import markdown_table
 from fairseq_floater.results.attention_terms import Term, read_terms
@@ -165,6 +166,7 @@ def plot_positions(
             raise ValueError(f"`{name}` must be at least 2, but is {number} instead.")
     state = load_checkpoint(checkpoint)
     args = model_args(state, checkpoint)
+    args.position_eval = NONE  # the figure shows the trained positions
     model = build_model(state, args, checkpoint)
     trained = trained_lengths(trained_length, data, state, args)
     figure = PositionFigure(str(checkpoint), str(output), *_described(model, args), trained)

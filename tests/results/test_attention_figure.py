@@ -157,6 +157,21 @@ def test_every_encoder_inside_attention_can_be_drawn(tmp_path, name, undrawn):
     json.dumps(dataclasses.asdict(figure))
 
 
+@pytest.mark.parametrize("name", ["rope", "tener"])
+def test_a_law_for_evaluation_changes_nothing_of_the_figure(tmp_path, name, undrawn):
+    drawn = []
+    for law in ("none", "cap:4"):
+        path = save_model(tmp_path / f"{law}.pt", name, position_eval=law)
+        drawn.append(plot_positions(path, tmp_path / "out.png", trained_length=8).terms)
+    assert drawn[0] == drawn[1] != []
+
+
+def test_learned_rows_are_read_as_far_as_both_sides_of_a_query_have_them(tmp_path, undrawn):
+    path = save_model(tmp_path / "model.pt", "tupe", tupe_positions="learned")  # 1,024 rows
+    figure = plot_positions(path, tmp_path / "out.png", stack="encoder", trained_length=400)
+    assert {term["furthest"] for term in figure.terms} == {511}
+
+
 def test_the_figure_tells_of_distances_that_training_lacks(tmp_path, undrawn):
     change = {"change": lambda p: p["encoder.positions.weight"].normal_()}
     path = save_model(tmp_path / "model.pt", "t5", t5_max_distance=40, **change)
