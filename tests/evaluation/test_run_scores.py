@@ -221,6 +221,13 @@ def test_groups_that_the_data_name_are_scored_as_well(data, runs):
     assert found == BLEU().corpus_score(*lists).score and report.sentences["test, 9"] == 80
 
 
+def test_groups_are_in_the_order_of_their_names_then_of_their_numbers(data, runs):
+    names = ["walk 1", "jump 10", "jump 9"]
+    (data / "raw" / "test.groups").write_text("".join(f"{names[i % 3]}\n" for i in range(120)))
+    found = list(score_runs(data, runs, tests=["test"], bootstrap=0).scores)
+    assert found == ["test", "test, jump 9", "test, jump 10", "test, walk 1"]
+
+
 def test_whole_words_are_scored_by_exact_match_unasked(data, runs):
     assert score_runs(data, runs, bootstrap=0).kinds == ["bleu", "loss"]
     made = json.loads((data / "summary.json").read_text())

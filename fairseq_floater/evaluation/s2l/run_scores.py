@@ -117,9 +117,9 @@ def score_runs(
     return scorer.finish()
 
 
-def _by_numbers(name: str) -> list[tuple[int, str]]:
+def _by_numbers(name: str) -> list[tuple[str, int]]:
     """Return a sort key that puts 9 before 10."""
-    return [(int(part or 0), text) for text, part in re.findall(r"(\D*)(\d*)", name)]
+    return [(text, int(part or 0)) for text, part in re.findall(r"(\D*)(\d*)", name)]
 
 
 _SUMMARY = {
