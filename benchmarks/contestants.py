@@ -17,7 +17,7 @@ from fairseq.trainer import Trainer
 
 from benchmarks.batches import Batch
 from benchmarks.settings import Settings
-from fairseq_floater.errors import UsageError, UserError, refused_options
+from fairseq_floater.errors import UsageError, UserError, parsed
 from fairseq_floater.position_encoders.shared_options import FLOAT32
 from fairseq_floater.transformer import translation as _architectures  # noqa: F401  registers ours
 from fairseq_floater.transformer.shapes import ARCHITECTURES
@@ -198,11 +198,13 @@ def _configuration(
     argv += ["--max-source-positions", positions, "--max-target-positions", positions]
     argv += ["--cpu"] if settings.device == "cpu" else []
     argv += ["--fp16"] if settings.dtype == "float16" else []
-    with refused_options("fairseq-train refuses the model's options"):
-        parser = fairseq_options.get_training_parser()
-        args, unknown = fairseq_options.parse_args_and_arch(
+    args, unknown = parsed(
+        fairseq_options.get_training_parser(),
+        lambda parser: fairseq_options.parse_args_and_arch(
             parser, [*argv, *options], parse_known=True
-        )
+        ),
+        "fairseq-train refuses the model's options",
+    )
     logging.getLogger("hydra").setLevel(logging.WARNING)  # hydra logs how it composes
     cfg = convert_namespace_to_omegaconf(args)
     # On the command line `--bf16` means a TPU. Set here, as Hydra sets it, it trains a GPU in bfloat16.

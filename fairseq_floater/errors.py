@@ -3,11 +3,11 @@
 `floater` prints them, and exits with 2 for bad usage, else with 1.
 """
 
-import contextlib
-import io
+import argparse
 import reprlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
 
 
 class UserError(Exception):
@@ -24,10 +24,9 @@ class ReportError(UserError, ValueError):
 
 # Characters of a message. A sentence that names two paths is shorter.
 _LONGEST = 1_400
-
-
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
+_Parsed = TypeVar("_Parsed")
 
 
 def shown(value: object) -> str:
@@ -58,13 +57,13 @@ def one_line(message: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 500]} ... {text[-500:]}"
 
 
-@contextlib.contextmanager
-def refused_options(rule: str) -> Iterator[None]:
-    """Raise argparse's message as a UsageError that begins with ``rule``, instead of exiting."""
-    message = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(message):
-            yield
-    except SystemExit:
-        reason = message.getvalue().strip().rpartition("error: ")[2]
-        raise UsageError(f"{rule}: {reason}.") from None
+def parsed(
+    parser: argparse.ArgumentParser, parse: Callable[[argparse.ArgumentParser], _Parsed], rule: str
+) -> _Parsed:
+    """Call ``parse(parser)``, which raises argparse's message as a UsageError that begins with ``rule``."""
+
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(f"{rule}: {message}.")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    return parse(parser)

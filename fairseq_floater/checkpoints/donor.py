@@ -31,7 +31,7 @@ from fairseq_floater.checkpoints.reading import (
     model_args,
 )
 from fairseq_floater.checkpoints.rebuild import BareTask, build_model
-from fairseq_floater.errors import UsageError, refused_options
+from fairseq_floater.errors import UsageError, parsed
 from fairseq_floater.position_encoders import (
     POSITION_ENCODERS,
     all_options,
@@ -199,9 +199,9 @@ def _explicit_options(family: Family, options: Sequence[str]) -> dict[str, Any]:
     family.model.add_args(parser)
     # Otherwise fairseq's defaults of some options would look like the user's choice.
     unset = argparse.Namespace(**dict.fromkeys(vars(parser.parse_args([])), _UNSET))
-    with refused_options("A warm start takes only options of the model"):
-        given = vars(parser.parse_args(list(options), unset))
-    return {name: value for name, value in given.items() if value is not _UNSET}
+    rule = "A warm start takes only options of the model"
+    given = parsed(parser, lambda parser: parser.parse_args(list(options), unset), rule)
+    return {name: value for name, value in vars(given).items() if value is not _UNSET}
 
 
 def check_options_of_a_warm_start(arch: str, options: Sequence[str]) -> None:

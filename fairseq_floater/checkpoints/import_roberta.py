@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
@@ -30,8 +29,7 @@ from fairseq_floater.checkpoints.reading import (
     refuse_existing,
     save_checkpoint,
 )
-from fairseq_floater.checkpoints.rebuild import BareTask
-from fairseq_floater.errors import refused_options
+from fairseq_floater.checkpoints.rebuild import BareTask, parse_fairseq
 from fairseq_floater.files import write_whole
 from fairseq_floater.transformer.bert import FAIRSEQ_EPS
 from fairseq_floater.verbs import as_options, dashed
@@ -191,10 +189,8 @@ def _training_options(source: Source, data: Path) -> argparse.Namespace:
             del source.options[name]
     flags = [str(data), "--arch", arch, "--task", "masked_lm", "--criterion", "masked_lm"]
     flags += ["--tokens-per-sample", str(source.options["max_positions"])]
-    with refused_options(f"{source.path}: fairseq's RoBERTa refuses its options"):
-        return options.parse_args_and_arch(
-            options.get_training_parser(), [*flags, *as_options(dashed(source.options))]
-        )
+    flags += as_options(dashed(source.options))
+    return parse_fairseq(flags, f"{source.path}: fairseq's RoBERTa refuses its options")
 
 
 def _build(

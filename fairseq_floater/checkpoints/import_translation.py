@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import options
 from fairseq.data import Dictionary
 from torch import Tensor
 
@@ -29,9 +28,9 @@ from fairseq_floater.checkpoints.reading import (
     refuse_existing,
     save_checkpoint,
 )
-from fairseq_floater.checkpoints.rebuild import BareTask
+from fairseq_floater.checkpoints.rebuild import BareTask, parse_fairseq
 from fairseq_floater.checkpoints.vocabularies import read_marian_vocabulary
-from fairseq_floater.errors import UsageError, refused_options, shown
+from fairseq_floater.errors import UsageError, shown
 from fairseq_floater.files import write_whole
 from fairseq_floater.position_encoders.sinusoidal import pair_frequencies
 from fairseq_floater.records import read_json
@@ -231,10 +230,8 @@ def _training_options(
     """Return all options of a training of the model, with no positions but fairseq's own."""
     words = [str(data), "--arch", MARIAN, "--task", "translation", "-s", languages[0]]
     words += ["-t", languages[1], "--position-encoder", "sinusoidal", "--position-blocks", "input"]
-    with refused_options(f"{path}: fairseq refuses the model's options"):
-        return options.parse_args_and_arch(
-            options.get_training_parser(), [*words, *as_options(dashed(known_options))]
-        )
+    words += as_options(dashed(known_options))
+    return parse_fairseq(words, f"{path}: fairseq refuses the model's options")
 
 
 def _parameters(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
@@ -18,6 +20,7 @@ from fairseq_floater.checkpoints.families import (
     split_heads,
 )
 from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.errors import parsed
 
 
 class BareTask(NamedTuple):
@@ -25,6 +28,22 @@ class BareTask(NamedTuple):
 
     source_dictionary: Dictionary
     target_dictionary: Dictionary
+
+
+def parse_fairseq(
+    argv: Sequence[str],
+    rule: str,
+    make_parser: Callable[[], argparse.ArgumentParser] = options.get_training_parser,
+) -> argparse.Namespace:
+    """Parse a command line of fairseq, by default fairseq-train's.
+
+    Raises:
+        UsageError: fairseq refuses it; the message begins with ``rule``.
+    """
+    args: argparse.Namespace = parsed(
+        make_parser(), lambda parser: options.parse_args_and_arch(parser, list(argv)), rule
+    )
+    return args
 
 
 def build_model(

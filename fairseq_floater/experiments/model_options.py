@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,8 @@ from fairseq import options as fairseq_options
 
 from fairseq_floater.checkpoints.dictionaries import longest_sentence
 from fairseq_floater.checkpoints.families import STACKS
-from fairseq_floater.errors import UsageError, refused_options
+from fairseq_floater.checkpoints.rebuild import parse_fairseq
+from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.system import System
 from fairseq_floater.position_encoders import distance_warning, foreign_options
 from fairseq_floater.position_encoders.registry import (
@@ -24,9 +24,6 @@ from fairseq_floater.position_encoders.registry import (
     check_depth,
 )
 from fairseq_floater.transformer import question_answering  # noqa: F401  registers the task
-
-# argparse writes its error messages to stderr, which all threads share.
-_STDERR_LOCK = threading.Lock()
 
 
 def check_owners(system: System) -> None:
@@ -70,8 +67,7 @@ def _parsed(
     index = arguments.index("--user-dir")
     arguments = arguments[:index] + arguments[index + 2 :]  # the plugin is loaded already
     try:
-        with _STDERR_LOCK, refused_options(rule):
-            return fairseq_options.parse_args_and_arch(parser(), arguments)
+        return parse_fairseq(arguments, rule, parser)
     except UsageError:
         raise
     except ValueError as error:
