@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import subprocess
-import zlib
 from pathlib import Path
 
-from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.data.parallel_text import TextDataError, byte_lines
 from fairseq_floater.data.task_generators import Example
 from fairseq_floater.data.wmt14.sources import Archive, listed
 from fairseq_floater.files import USER_DIR
@@ -38,11 +36,7 @@ def read_scan(path: Path) -> list[Example]:
     Raises:
         TextDataError: the file is not SCAN's tasks.txt.
     """
-    content = path.read_bytes()
-    try:
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise TextDataError(f"{path} is not a valid gzip file: {error}.") from None
+    content = b"".join(byte_lines(path, TextDataError))
     if (digest := hashlib.sha256(content).hexdigest()) != TASKS.sha256:
         raise TextDataError(
             f"{path} must be SCAN's tasks.txt with the SHA-256 {TASKS.sha256}, but has {digest}."

@@ -21,7 +21,7 @@ from typing import Any
 
 from sacrebleu.metrics import BLEU
 
-from fairseq_floater.data.parallel_text import LANGUAGE, first_subtag
+from fairseq_floater.data.parallel_text import LANGUAGE, FilePath, first_subtag
 from fairseq_floater.errors import shown
 from fairseq_floater.evaluation.documents import sentences_of
 from fairseq_floater.evaluation.hypotheses import (
@@ -30,7 +30,7 @@ from fairseq_floater.evaluation.hypotheses import (
     read_references,
     warn_of_other_targets,
 )
-from fairseq_floater.evaluation.lines import FilePath, TextFile, read_numbers, scoring_error
+from fairseq_floater.evaluation.lines import TextFile, read_numbers, scoring_error
 from fairseq_floater.evaluation.metrics import (
     Chrf,
     Metric,

@@ -9,9 +9,10 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from fairseq_floater.data.parallel_text import FilePath
 from fairseq_floater.data.pieces import BPE_MARKS, join_pieces
 from fairseq_floater.errors import say, shown
-from fairseq_floater.evaluation.lines import FilePath, TextFile, scoring_error
+from fairseq_floater.evaluation.lines import TextFile, scoring_error
 
 FORMATS = ("auto", "generate", "plain")
 DROPPED_HINT = (

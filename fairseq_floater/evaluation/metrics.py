@@ -144,7 +144,7 @@ def corpus_score(
 def sentence_counts(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Array:
     """Return a metric's counts for each of N sentences; the counts of a corpus are their sum.
 
-    Only this function, :class:`_Chrf` and :func:`score_of_sums` call private methods of sacreBLEU (2.3 and
+    Only this function, :class:`Chrf` and :func:`score_of_sums` call private methods of sacreBLEU (2.3 and
     later versions 2).
 
     Returns:

@@ -91,11 +91,10 @@ class _BlockMixin(nn.Module):
     def _prepared(self, x: Tensor, norm: LayerNorm) -> Tensor:
         return norm(x) if self.normalize_before else x
 
-    def _feed_forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the block's output, and the output of the second layer before the residual."""
+    def _feed_forward(self, x: Tensor) -> Tensor:
         hidden = self.activation_fn(self.fc1(self._prepared(x, self.final_layer_norm)))
         output = self.fc2(self.activation_dropout_module(hidden))
-        return self._residual(x, output, self.final_layer_norm), output
+        return self._residual(x, output, self.final_layer_norm)
 
 
 class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
@@ -116,10 +115,10 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
         encoder_padding_mask: Tensor | None,
         attn_mask: Tensor | None = None,
         *tables: Any,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> Tensor:
         """Run the block.
 
-        Shapes: x [T, B, C] -> [T, B, C] (and the feed-forward's output if ``return_fc`` is set).
+        Shapes: x [T, B, C] -> [T, B, C].
 
         Args:
             x: the stream.
@@ -139,8 +138,7 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
             tables=tables,
         )
         x = self._residual(x, attended, self.self_attn_layer_norm)
-        x, fc_result = self._feed_forward(x)
-        return (x, fc_result) if self.return_fc else x
+        return self._feed_forward(x)
 
 
 class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
@@ -247,7 +245,7 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
                 incremental_state=incremental_state,
                 beam_size=beam_size,
             )
-        return self._feed_forward(x)[0], weights, None
+        return self._feed_forward(x), weights, None
 
     def _attend_to_source(
         self,

@@ -43,10 +43,8 @@ class PositionedEncoder(TransformerEncoderBase):
     length_option = "--max-source-positions"
     fills_length = False
 
-    def __init__(
-        self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding, return_fc: bool = False
-    ):
-        super().__init__(cfg, dictionary, embed_tokens, return_fc)
+    def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Embedding):
+        super().__init__(cfg, dictionary, embed_tokens)
         self.dropout_module.module_name = "TransformerEncoder"  # for --retain-dropout-modules
         self.warp_law, self.eval_law = WarpLaw.read(cfg), EvalLaw.read(cfg)
         self.segments_of = segment_reader(cfg, dictionary, "source")
@@ -62,7 +60,7 @@ class PositionedEncoder(TransformerEncoderBase):
             )
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
-        return wrapped(PositionBiasedEncoderBlock(cfg, return_fc=self.return_fc), cfg)
+        return wrapped(PositionBiasedEncoderBlock(cfg), cfg)
 
     def forward_scriptable(
         self,
@@ -89,16 +87,14 @@ class PositionedEncoder(TransformerEncoderBase):
             x = x * (1 - padding_mask.unsqueeze(-1).type_as(x))
             hidden = additive_mask(padding_mask[:, None, None], x.dtype)
             mask = summed(hidden, mask)
-        x, states, fc_results = self._through_blocks(
-            x.transpose(0, 1), mask, positions, return_all_hiddens
-        )
+        x, states = self._through_blocks(x.transpose(0, 1), mask, positions, return_all_hiddens)
         lengths = (~padding_mask).sum(dim=1, dtype=torch.int32).reshape(-1, 1).contiguous()
         return {
             "encoder_out": [x],
             "encoder_padding_mask": [padding_mask],
             "encoder_embedding": [embedding],
             "encoder_states": states,
-            "fc_results": fc_results,
+            "fc_results": [],
             "src_tokens": [],
             "src_lengths": [lengths],
             # The decoder moves its tokens in the same way.
@@ -107,27 +103,24 @@ class PositionedEncoder(TransformerEncoderBase):
 
     def _through_blocks(
         self, x: Tensor, mask: Tensor | None, positions: PreparedPositions, return_all_hiddens: bool
-    ) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
+    ) -> tuple[Tensor, list[Tensor]]:
         """Pass ``x`` [S, B, C] through the blocks.
 
         Returns:
             The output [S, B, C]; with ``return_all_hiddens`` also the input of the first block and the
-            output of each, and each block's ``fc_result``.
+            output of each.
         """
         first = all_blocks(self)[0]
         states: list[Tensor] = [x] if return_all_hiddens else []
-        fc_results: list[Tensor | None] = []
         for layer in self.layers:
             if layer is not first:
                 x = positions.enter(x, layer)
             x = layer(x, None, positions.mask(layer, mask), *positions.tables(layer))
-            x, fc_result = x if isinstance(x, tuple) else (x, None)
             if return_all_hiddens:
                 states.append(x)
-                fc_results.append(fc_result)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
-        return x, states, fc_results
+        return x, states
 
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Any]], new_order: Tensor

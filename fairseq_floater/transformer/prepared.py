@@ -11,11 +11,7 @@ from torch import Tensor, nn
 from fairseq_floater.position_encoders.hooks import Tables, own_bias
 from fairseq_floater.position_encoders.signal import HIDDEN, QKV, PositionSignal
 from fairseq_floater.position_encoders.transforms import Positions, Tokens
-from fairseq_floater.transformer.blocks import (
-    PositionBiasedDecoderBlock,
-    PositionBiasedEncoderBlock,
-    projection_of,
-)
+from fairseq_floater.transformer.blocks import projection_of
 
 
 class PreparedPositions:
@@ -83,10 +79,9 @@ def _projection_biases(owners: list[nn.Module], streams: tuple[str, ...]) -> Ten
     """Return the biases of the projections that a signal enters, stream by stream: [S * L, C].
 
     None if they cannot be added to the rows before the blocks run: a projection has no bias or is not a
-    plain linear layer, a block is sharded, or joint keys take rows of both sides.
+    plain linear layer, or joint keys take rows of both sides.
     """
-    kinds = (PositionBiasedEncoderBlock, PositionBiasedDecoderBlock)
-    if any(not isinstance(b, kinds) or getattr(b, "cross_self_attention", False) for b in owners):
+    if any(getattr(block, "cross_self_attention", False) for block in owners):
         return None
     biases = [own_bias(projection_of(block, stream)) for stream in streams for block in owners]
     existing = [bias for bias in biases if bias is not None]

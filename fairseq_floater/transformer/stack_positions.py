@@ -13,7 +13,6 @@ import math
 from typing import Any
 
 import torch
-from fairseq.distributed import fsdp_wrap
 from fairseq.logging import metrics
 from fairseq.modules import LearnedPositionalEmbedding
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
@@ -269,14 +268,10 @@ def with_base(cfg: Any, side: str) -> Any:
 
 
 def wrapped(layer: nn.Module, cfg: Any) -> nn.Module:
-    """Wrap a block for checkpointing and sharding, as fairseq's stacks do."""
+    """Wrap a block for checkpointing, as fairseq's stacks do."""
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
-    # fairseq shards a checkpointed layer whatever its size; without fairscale this is a no-op.
-    wrapped: nn.Module = fsdp_wrap(
-        layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap
-    )
-    return wrapped
+    return layer
 
 
 def check_base_length(stack: Any, is_padding: Tensor) -> None:

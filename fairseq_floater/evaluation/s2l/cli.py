@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fairseq_floater.data.parallel_text import FilePath
 from fairseq_floater.data.subwords import WORDS
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.cli import add_metric_options
-from fairseq_floater.evaluation.lines import FilePath
 from fairseq_floater.evaluation.s2l.figure import plot_s2l
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
 from fairseq_floater.evaluation.s2l.report import S2LScores

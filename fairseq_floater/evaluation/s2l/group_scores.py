@@ -19,8 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fairseq_floater.data.parallel_text import FilePath
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.lines import FilePath, ScoringError
+from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.metrics import (
     Array,
     Chrf,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fairseq_floater.data.parallel_text import FilePath
 from fairseq_floater.data.pieces import BPE_MARKS, join_pieces
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.evaluation.documents import sentences_of
@@ -22,7 +23,6 @@ from fairseq_floater.evaluation.hypotheses import (
     read_tagged,
 )
 from fairseq_floater.evaluation.lines import (
-    FilePath,
     ScoringError,
     TextFile,
     read_numbers,
