@@ -145,7 +145,9 @@ def _last(folder: Path, count: int, updates: bool) -> list[Path]:
         return files
     kind = "checkpoint_<epoch>_<updates>.pt" if updates else "checkpoint<epoch>.pt"
     others = 0 if updates else len(_numbered(folder, _UPDATE))
-    hint = f"; {others} others are saved by updates: pass --updates for them" if others else ""
+    hint = " (checkpoint_best.pt and checkpoint_last.pt do not count)"
+    if others:
+        hint = f"; {others} others are saved by updates: pass --updates for them"
     raise CheckpointError(f"{folder} holds {len(files)} files {kind}, fewer than {count}{hint}.")
 
 

@@ -45,8 +45,8 @@ def check_languages(source: str, target: str) -> None:
 
 
 def first_subtag(language: str) -> str:
-    """Return the language of a code, without its script or country: zh of zh-Hans."""
-    return re.split("[-_]", language)[0]
+    """Return the language of a code in small letters, without script or country: zh of zh-Hans."""
+    return re.split("[-_]", language)[0].lower()
 
 
 def find_splits(raw_dir: Path, src: str, tgt: str) -> list[str]:

@@ -7,6 +7,7 @@ All text is streamed, and every output is made completely or not at all.
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import shutil
@@ -85,6 +86,7 @@ class Preparation:
             separator, train = self.parameters.get("separator"), texts[:2]
             if separator and not any(separator in line for t in train for line in read_lines(t)):
                 say(f"warning: no line of train holds the separator `{separator}`.")
+            self._warn_of_trained_tests()
         for name in [*stale, f".{self.text.name}.tmp", ".raw.tmp", ".bin.tmp", ".bin.gone"]:
             _remove(self.out_dir / name)
         write_text(self.out_dir / MANIFEST, json.dumps(origin._asdict(), indent=2) + "\n")
@@ -106,6 +108,15 @@ class Preparation:
             self._write_dictionary(dictionary)
         subsets = {split: f"test{k or ''}" for k, split in enumerate(self.splits[2:])}
         write_text(self.out_dir / "tests.json", json.dumps(subsets, indent=2) + "\n")
+
+    def _warn_of_trained_tests(self) -> None:
+        tests = {test: [*read_pairs(self.raw_dir, test, *self.langs)] for test in self.splits[2:]}
+        pairs = set(itertools.chain(*tests.values()))
+        trained = pairs.intersection(read_pairs(self.raw_dir, "train", *self.langs))
+        for test, pairs_of_test in tests.items():
+            if count := sum(pair in trained for pair in pairs_of_test):
+                total = len(pairs_of_test)
+                say(f"warning: {count:,} of {total:,} pairs of {test} are in train too.")
 
     def _origin(self) -> Origin:
         """Return the parameters and the checksums of all inputs; refuse inputs that cannot be used."""

@@ -28,6 +28,7 @@ from fairseq_floater.evaluation.hypotheses import (
     DROPPED_HINT,
     read_hypotheses,
     read_references,
+    refuse_pieces,
     warn_of_other_targets,
 )
 from fairseq_floater.evaluation.lines import TextFile, read_numbers, scoring_error
@@ -155,9 +156,9 @@ def score(
         hint = "; " + ", ".join(f"{label} has {size}" for label, size in known_sizes.items()) + "."
         rule = f"`{references_name}` must have {known_sizes[test_set]} lines as {test_set}"
         raise scoring_error(rule, f"has {len(references)}", hint)
-    _warn_of_tokenised(hypotheses)
     labels = {"test": test_set} if test_set else {}
     bleu, chrf = bleu_metric(tokenize, language), Chrf()
+    _warn_of_text(hypotheses, references, bleu.tokenizer.signature())
     bleu_score, chrf_score = (
         corpus_score(metric, hypotheses, references, bootstrap, seed) for metric in (bleu, chrf)
     )
@@ -201,7 +202,13 @@ def _moses_bleu(
     return Metric.from_score(name, bleu, score, labels)
 
 
-def _warn_of_tokenised(hypotheses: Sequence[str]) -> None:
+def _warn_of_text(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str) -> None:
+    unspaced = sum(len(line) > 9 and " " not in line.strip() for line in references)
+    if tokenizer == "13a" and unspaced > len(references) / 2:
+        logger.warning(
+            f"{unspaced} references have no spaces, where BLEU's tokenizer 13a divides words: pass "
+            "--tokenize char, flores200 or zh, or the language as zh, ja or ko."
+        )
     count = sum(line.endswith(" .") for line in hypotheses)
     if count >= _MANY_TOKENISED:
         logger.warning(
@@ -235,6 +242,7 @@ def score_files(
             ``system`` of :func:`score`.
     """
     references = read_references(references_path)
+    refuse_pieces(references, references_path)
     file = TextFile(hypotheses_path)
     hypotheses = read_hypotheses(file, format=format, remove_bpe=remove_bpe)
     if format != "plain" and len(hypotheses) == len(references):

@@ -74,10 +74,17 @@ def read_hypotheses(
     # Joining sentencepieces deletes every space: never do it to text without pieces.
     if remove_bpe and (remove_bpe == "subword_nmt" or remove_bpe in _segmentations(lines)):
         lines = [join_pieces(line, remove_bpe) for line in lines]
-    for kind in _segmentations(lines):
-        hint = f"; generate with `--remove-bpe` or score with `--remove-bpe {kind}`."
-        raise scoring_error(f"`{file.path}` must hold whole words", f"holds pieces of {kind}", hint)
+    refuse_pieces(
+        lines, file.path, "; generate with `--remove-bpe` or score with `--remove-bpe {kind}`."
+    )
     return lines
+
+
+def refuse_pieces(lines: Sequence[str], path: FilePath, hint: str = "; give raw text.") -> None:
+    """Raise ScoringError if the lines of ``path`` are in subwords; ``hint`` may hold {kind}."""
+    for kind in _segmentations(lines):
+        fault = f"holds pieces of {kind}"
+        raise scoring_error(f"`{path}` must hold whole words", fault, hint.format(kind=kind))
 
 
 def read_tagged(file: TextFile, tag: str | None = None) -> Iterator[TaggedLine]:

@@ -66,9 +66,9 @@ def select(cells: Sequence[Cell], patterns: str) -> list[Cell]:
 
 
 class Outcome(NamedTuple):
-    """The titles of the cells that failed, and of those that other processes are running."""
+    """Why cells failed, by their titles, and the titles of those that other processes are running."""
 
-    failed: list[str]
+    failed: dict[str, str]
     busy: list[str]
 
 
@@ -88,7 +88,7 @@ def run_cells(
     Raises:
         StoppedError: this process was told to stop.
     """
-    outcome = Outcome([], [])
+    outcome = Outcome({}, [])
 
     def run(cell: Cell) -> None:
         launcher.check_stopped()
@@ -104,7 +104,7 @@ def run_cells(
             outcome.busy.append(cell.title)
         except (UserError, OSError) as error:
             launcher.say(f"{cell.name}: {sentence(error)}")
-            outcome.failed.append(cell.title)
+            outcome.failed[cell.title] = sentence(error)
 
     side_by_side = 1 if launcher.dry_run else jobs
     with ThreadPoolExecutor(side_by_side, initializer=launcher.begin_job) as pool:

@@ -80,11 +80,15 @@ def read_yaml(path: Path) -> DictConfig | ListConfig:
     if isinstance(loaded, DictConfig) and (extended := loaded.pop("extends", None)):
         base = path.parent / str(extended)
         if not base.exists():
-            raise ConfigError(f"{path} extends {base}, which does not exist.")
+            raise ConfigError(f"{path} extends {base.absolute()}, which does not exist.")
         settings = read_yaml(base)
         if not isinstance(settings, DictConfig):
             raise ConfigError(f"{base} must hold sections, because {path} extends it.")
-        return OmegaConf.merge(settings, loaded)
+        try:
+            return OmegaConf.merge(settings, loaded)
+        except OmegaConfBaseException as error:
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise ConfigError(f"{path} does not fit {base}, which it extends: {reason}.") from None
     return loaded
 
 

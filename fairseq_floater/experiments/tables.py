@@ -87,7 +87,10 @@ class Table(ABC):
             names = ", ".join(outcome.busy)
             self.launcher.say(f"Skipped, because other processes are running them: {names}")
         names = ", ".join(outcome.failed)
-        failure = f"Failed: {names} (the same command with --status says why)."
+        reasons = list(outcome.failed.values())[:1]  # the others are often the same
+        failure = " ".join(
+            [f"Failed: {names} (the same command with --status says why).", *reasons]
+        )
         try:
             self.print()
         except (UserError, OSError) as error:

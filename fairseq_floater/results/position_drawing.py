@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,7 +61,7 @@ def draw(
             left, right = (canvas.add_subplot(grid[row, half]) for half in (slice(2), slice(2, 4)))
             _draw_term(left, right, term)
         canvas.suptitle("\n".join(lines))
-        canvas.supxlabel(signature, fontsize=7)
+        canvas.supxlabel(textwrap.fill(signature, 190, break_on_hyphens=False), fontsize=7)
 
 
 def draw_panels(panels: Sequence[tuple[str, PositionTable]], output: str, signature: str) -> None:

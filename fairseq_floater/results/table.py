@@ -91,8 +91,11 @@ def collect(folder: str | os.PathLike[str]) -> Results:
     paths = [p.parent for p in (*work.glob("*/average.json"), *work.glob("seed-*/*/average.json"))]
     runs = [run for path in paths if (run := read_run(path, str(path.relative_to(work)))).scores]
     if not runs:
+        deeper = [p.parents[1] for p in work.glob("*/*/average.json")]
+        deeper += [p.parents[2] for p in work.glob("*/seed-*/*/average.json")]
+        hint = f"; give a folder below it, such as {deeper[0]}" if deeper else ""
         raise ReportError(
-            f"{folder} holds no scored run (a folder with average.json and scores.*.json)."
+            f"{folder} holds no scored run (a folder with average.json and scores.*.json){hint}."
         )
     # Order: the donor, its warm starts, systems trained from random parameters.
     runs.sort(key=lambda run: (Path(run.name).name != "plain", "-scratch" in run.name, run.name))

@@ -47,6 +47,16 @@ def test_broken_off_steps_start_over(
     assert again() == "Learning 60 subwords from 400 pairs.\n"
 
 
+def test_test_pairs_in_train_are_told(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for lang in ("en", "de"):
+        with (raw / f"train.{lang}").open("a") as file:
+            file.writelines((raw / f"test.{lang}").read_text().splitlines(keepends=True)[:7])
+    encode_all(raw, tmp_path / "out")
+    assert "warning: 7 of 30 pairs of test are in train too.\n" in capsys.readouterr().err
+
+
 def test_other_settings_or_text_are_refused(raw: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     encode_all(raw, out)

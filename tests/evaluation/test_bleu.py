@@ -83,6 +83,13 @@ def test_the_tokenizer_is_sacrebleus_choice_for_the_language(language, tokenizer
     assert ("BLEU, tokenised" in report.format_text()) == (tokenizer == "13a")
 
 
+@pytest.mark.parametrize(("language", "told"), [("zho", True), ("ZH", False), ("de", False)])
+def test_text_without_spaces_is_told_if_the_tokenizer_divides_at_spaces(language, told, caplog):
+    text = ["Wasser läuft" if language == "de" else "中国首都是北京市吗不是。"] * 3
+    score(text, text, target_language=language, bootstrap=0)
+    assert ("references have no spaces" in caplog.text) == told
+
+
 def test_output_of_which_nearly_nothing_is_right_has_an_interval():
     # Resamples without the one hypothesis score 0, which sacreBLEU's mean cannot take beside others.
     references = [f"Zeile {i}" for i in range(100)]

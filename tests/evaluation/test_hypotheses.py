@@ -8,6 +8,7 @@ from scored_text import HYPOTHESES, generated, refused
 from fairseq_floater.data.pieces import BPE_MARKS
 from fairseq_floater.evaluation.bleu import score_files
 from fairseq_floater.evaluation.hypotheses import read_hypotheses, read_references
+from fairseq_floater.evaluation.lines import ScoringError
 
 
 def test_generated_hypotheses_come_back_in_corpus_order(write):
@@ -156,6 +157,15 @@ def test_targets_of_another_test_set_are_told(write, capsys):
         path = write("ref", "\n".join(references))
         score_files(hypotheses, path, target_language="en", remove_bpe="sentencepiece", bootstrap=0)
         assert ("T lines" in capsys.readouterr().err) == warned
+
+
+def test_references_in_subwords_are_refused(write):
+    hypotheses, references = (
+        write("out.txt", "Das ist schön.\n"),
+        write("ref", "▁Das ▁ist ▁sch ön .\n"),
+    )
+    with pytest.raises(ScoringError, match="holds pieces of sentencepiece instead; give raw text"):
+        score_files(hypotheses, references, target_language="de", bootstrap=0)
 
 
 def test_h_lines_alone_need_remove_bpe(write):

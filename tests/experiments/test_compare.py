@@ -123,7 +123,8 @@ def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys, monkeyp
     lock = try_lock(busy / ".lock")
     launcher = Laboratory(fails=f"train {T5}")
     with pytest.raises(
-        UserError, match=rf"Failed: {T5} seed 1 \(the same command with --status says why\)"
+        UserError,
+        match=rf"Failed: {T5} seed 1 \(the same command with --status says why\)\. {T5}, seed 1: .",
     ):
         compare(launcher=launcher)
     assert scored(launcher) == [(ROPE, 1)]

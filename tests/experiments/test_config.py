@@ -126,6 +126,11 @@ def test_a_configuration_extends_another(tmp_path):
     (tmp_path / "gone.yaml").write_text("- en")
     with pytest.raises(ConfigError, match="gone.yaml must hold sections"):
         Experiment(path)
+    path.write_text("extends: config.yaml\nlanguages: [en, de]")
+    with pytest.raises(
+        ConfigError, match="french.yaml does not fit .*config.yaml, which it extends"
+    ):
+        Experiment(path)
     path.write_text("extends: config.yaml\ncompare: null\ns2l: null")
     assert Experiment(path).config.comparison is None
 

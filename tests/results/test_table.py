@@ -5,6 +5,7 @@ import json
 import pytest
 
 from fairseq_floater.cli import main
+from fairseq_floater.errors import ReportError
 from fairseq_floater.experiments.system import System
 from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure
 from fairseq_floater.results.table import collect as collect_results
@@ -48,10 +49,13 @@ def test_results_of_another_shape_are_refused_in_a_sentence(tmp_path, capsys, na
 
 
 def test_runs_of_seeds_are_named_by_them(tmp_path):
+    work = tmp_path / "work" / "text"
     for name in ("seed-1/plain", "seed-2/rope-all-attention"):
-        save_run(tmp_path, name, 30.5)
-    found = [run.name for run in collect_results(tmp_path).runs]
+        save_run(work, name, 30.5)
+    found = [run.name for run in collect_results(work).runs]
     assert found == ["seed-1/plain", "seed-2/rope-all-attention"]
+    with pytest.raises(ReportError, match=f"such as {work}\\."):
+        collect_results(work.parent)
 
 
 def test_systems_are_shown_by_their_short_label(tmp_path):

@@ -150,9 +150,7 @@ class SplitReport:
                 f"No usable pair has a source of {self.bins.threshold} tokens or more: {longest}."
             )
         if empty:
-            raise TextDataError(
-                f"The bin {empty[0]} holds no pair: {longest}; choose other `--edges`."
-            )
+            raise TextDataError(f"The bin {empty[0]} holds no pair: {longest}; choose other edges.")
 
     def to_json_dict(self) -> dict[str, Any]:
         return {
