@@ -66,4 +66,7 @@ def parsed(
         raise UsageError(f"{rule}: {message}.")
 
     parser.error = refuse  # type: ignore[method-assign]
-    return parse(parser)
+    try:
+        return parse(parser)
+    except SystemExit:  # fairseq reads --user-dir by another parser
+        raise UsageError(f"{rule}: --help and --user-dir have no place here.") from None

@@ -92,9 +92,8 @@ class PositionLoss:
             f"{self.checkpoint} on {self.split} of {self.data}: {self._measured()}",
             *markdown_table(("tokens", "bits a token", "±", "accuracy", f"{kind} tokens"), rows),
         ]
-        if self.all.last > self.bins[-1].last:
-            rest = self.all.n - sum(group.n for group in self.bins)
-            lines.append(f"The last row alone counts {rest:,} tokens behind the last bin.")
+        if rest := self.all.n - sum(group.n for group in self.bins):
+            lines.append(f"Only the last row counts the {rest:,} tokens past the last bin.")
         if self.left_out:
             lines.append(f"{self.left_out:,} lines that are longer than {limit} were left out.")
         return "\n".join(lines)

@@ -111,8 +111,9 @@ class Preparation:
 
     def _warn_of_trained_tests(self) -> None:
         tests = {test: [*read_pairs(self.raw_dir, test, *self.langs)] for test in self.splits[2:]}
-        pairs = set(itertools.chain(*tests.values()))
-        trained = pairs.intersection(read_pairs(self.raw_dir, "train", *self.langs))
+        pairs = {pair for pair in itertools.chain(*tests.values()) if all(pair)}
+        train = read_pairs(self.raw_dir, "train", *self.langs) if pairs else ()
+        trained = pairs.intersection(progress(train, "compare with test"))
         for test, pairs_of_test in tests.items():
             if count := sum(pair in trained for pair in pairs_of_test):
                 total = len(pairs_of_test)

@@ -158,7 +158,7 @@ def score(
         raise scoring_error(rule, f"has {len(references)}", hint)
     labels = {"test": test_set} if test_set else {}
     bleu, chrf = bleu_metric(tokenize, language), Chrf()
-    _warn_of_text(hypotheses, references, bleu.tokenizer.signature())
+    _warn_of_tokenised(hypotheses)
     bleu_score, chrf_score = (
         corpus_score(metric, hypotheses, references, bootstrap, seed) for metric in (bleu, chrf)
     )
@@ -202,13 +202,16 @@ def _moses_bleu(
     return Metric.from_score(name, bleu, score, labels)
 
 
-def _warn_of_text(hypotheses: Sequence[str], references: Sequence[str], tokenizer: str) -> None:
+def _warn_of_unspaced(references: Sequence[str], signature: str) -> None:
     unspaced = sum(len(line) > 9 and " " not in line.strip() for line in references)
-    if tokenizer == "13a" and unspaced > len(references) / 2:
+    if "|tok:13a|" in signature and unspaced > len(references) / 2:
         logger.warning(
-            f"{unspaced} references have no spaces, where BLEU's tokenizer 13a divides words: pass "
-            "--tokenize char, flores200 or zh, or the language as zh, ja or ko."
+            f"{unspaced} references have no spaces, and BLEU's tokenizer 13a divides words at spaces: "
+            "pass --tokenize zh, char or flores200."
         )
+
+
+def _warn_of_tokenised(hypotheses: Sequence[str]) -> None:
     count = sum(line.endswith(" .") for line in hypotheses)
     if count >= _MANY_TOKENISED:
         logger.warning(
@@ -252,6 +255,7 @@ def score_files(
     if documents is not None:
         hypotheses, references, places = sentences_of(hypotheses, references, documents)
     report = score(hypotheses, references, **options)
+    _warn_of_unspaced(references, report.bleu.signature)
     if places:
         of_places, options = [], {**options, "bootstrap": 0, "test_set": None}
         for place in range(max(places) + 1):

@@ -87,10 +87,9 @@ class Table(ABC):
             names = ", ".join(outcome.busy)
             self.launcher.say(f"Skipped, because other processes are running them: {names}")
         names = ", ".join(outcome.failed)
-        reasons = list(outcome.failed.values())[:1]  # the others are often the same
-        failure = " ".join(
-            [f"Failed: {names} (the same command with --status says why).", *reasons]
-        )
+        failure = f"Failed: {names} (the same command with --status says why)."
+        for title, reason in list(outcome.failed.items())[:1]:  # the others often have the same
+            failure += f" {title}: {reason}"
         try:
             self.print()
         except (UserError, OSError) as error:

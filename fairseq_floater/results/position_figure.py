@@ -54,7 +54,7 @@ class PositionFigure:
     @property
     def title(self) -> str:
         known = [f"{n} {side}" for side, n in self.trained_lengths.items() if n]
-        lengths = f"{' and '.join(known)} tokens" if known else "unknown (--data tells it)"
+        lengths = f"{' and '.join(known)} tokens" if known else "unknown"
         return f"{self.model}; trained length T: {lengths}"
 
     @property

@@ -91,9 +91,10 @@ def collect(folder: str | os.PathLike[str]) -> Results:
     paths = [p.parent for p in (*work.glob("*/average.json"), *work.glob("seed-*/*/average.json"))]
     runs = [run for path in paths if (run := read_run(path, str(path.relative_to(work)))).scores]
     if not runs:
-        deeper = [p.parents[1] for p in work.glob("*/*/average.json")]
-        deeper += [p.parents[2] for p in work.glob("*/seed-*/*/average.json")]
-        hint = f"; give a folder below it, such as {deeper[0]}" if deeper else ""
+        scores = (*work.glob("*/*/scores.*.json"), *work.glob("*/seed-*/*/scores.*.json"))
+        folders = (path.parents[1] for path in scores)
+        deeper = {f.parent if f.name.startswith("seed-") else f for f in folders} - {work}
+        hint = f"; give a folder below it, such as {min(deeper)}" if deeper else ""
         raise ReportError(
             f"{folder} holds no scored run (a folder with average.json and scores.*.json){hint}."
         )

@@ -70,9 +70,9 @@ def test_loss_and_accuracy_are_those_written_out(tmp_path, data, encoder):
     report = position_loss(path, data, bins=BINS, split="test", batch_size=2)
     assert_measured(report, by_hand(path))
     assert report.all.accuracy > 0
-    assert "behind the last bin" not in report.format_text()
+    assert "past the last bin" not in report.format_text()
     first = position_loss(path, data, bins=BINS[:1], split="test")
-    assert f" {first.all.n - first.bins[0].n} tokens behind the last bin." in first.format_text()
+    assert f" {first.all.n - first.bins[0].n} tokens past the last bin." in first.format_text()
 
 
 def test_an_adaptive_softmax_chooses_among_all_words(tmp_path, data):

@@ -84,9 +84,11 @@ def test_the_tokenizer_is_sacrebleus_choice_for_the_language(language, tokenizer
 
 
 @pytest.mark.parametrize(("language", "told"), [("zho", True), ("ZH", False), ("de", False)])
-def test_text_without_spaces_is_told_if_the_tokenizer_divides_at_spaces(language, told, caplog):
-    text = ["Wasser läuft" if language == "de" else "中国首都是北京市吗不是。"] * 3
-    score(text, text, target_language=language, bootstrap=0)
+def test_text_without_spaces_is_told_if_the_tokenizer_divides_at_spaces(
+    write, language, told, caplog
+):
+    text = write("text", "Wasser läuft\n" if language == "de" else "中国首都是北京市吗不是。\n")
+    bleu.score_files(text, text, target_language=language, bootstrap=0)
     assert ("references have no spaces" in caplog.text) == told
 
 

@@ -124,7 +124,7 @@ def test_what_fails_or_is_busy_stops_no_other(compare, tmp_path, capsys, monkeyp
     launcher = Laboratory(fails=f"train {T5}")
     with pytest.raises(
         UserError,
-        match=rf"Failed: {T5} seed 1 \(the same command with --status says why\)\. {T5}, seed 1: .",
+        match=rf"Failed: {T5} seed 1 \(the same command with --status says why\)\. {T5} seed 1: {T5}, .",
     ):
         compare(launcher=launcher)
     assert scored(launcher) == [(ROPE, 1)]

@@ -112,6 +112,7 @@ def test_data_that_cannot_be_made_anew_say_which_folder_is_in_the_way(tmp_path, 
     [
         (("donor: {max-epoch:", "donor: {max-epochs:"), "the options of donor: .*--max-epochs", []),
         (("donor: {max-epoch: 4}", "donor: {max-epoch: 0}"), "donor would never end: give it", []),
+        (("donor: {", "donor: {help: true, "), "the options of donor: --help and --user-dir", []),
         (("max-len-a:", "max_len_a:"), "refuses the options of generation: .*max_len_a", []),
         (
             ("tests: [test, test_long]", "tests: [newstest]"),
