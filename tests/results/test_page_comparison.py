@@ -29,6 +29,7 @@ def test_runs_that_the_scores_are_not_of_are_left_out(copy):
         del scores["runs"]["rope-b"][0]
     found = read_comparison(copy)
     assert {s.name: list(s.runs) for s in found.systems} == {"plain-a": ["1", "2"], "rope-b": ["2"]}
+    assert "leave out 1 of the trained runs, such as seed-1/rope-b:" in found.warnings[-1]
     # Both systems are shown under the seed that both have, the second.
     longest = read_examples(found, 1)[-1]
     stops = [min(STOPS[name, 2], longest.length) for name in LABELS]

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_floater.errors import ReportError
+from fairseq_floater.errors import ReportError, say
 from fairseq_floater.evaluation.s2l.split_report import shares
 from fairseq_floater.experiments.run_folder import RunFolder
+from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.records import read_json
 from fairseq_floater.results.page.logs import RunLog, read_log
 from fairseq_floater.results.runs import Run, confidence_interval, read_run
@@ -103,7 +104,7 @@ def read_comparison(folder: Path) -> ScoredComparison:
 
 def _compared(folder: Path, report: dict[str, Any]) -> ScoredComparison:
     seeds = sorted(folder.glob("seed-*"), key=lambda path: (len(path.name), path.name))
-    systems = []
+    systems, warnings = [], [*report["warnings"]]
     for name, label in report["labels"].items():
         system = ScoredSystem(name, label)
         # A run that was finished after the scores were made has no part in them.
@@ -120,6 +121,14 @@ def _compared(folder: Path, report: dict[str, Any]) -> ScoredComparison:
             if name in scores["systems"]
         }
         systems.append(system)
+    runs = {p.parent.relative_to(folder) for p in folder.glob("seed-*/*/average.json")}
+    runs -= {f.relative_to(folder) for system in systems for f in system.folders.values()}
+    if others := sorted(str(run) for run in runs if run.name != PLAIN):
+        warnings.append(
+            f"The last scores leave out {len(others)} of the trained runs, such as {others[0]}: repeat the "
+            "command with all systems and seeds; it skips finished runs."
+        )
+        say(f"warning: {warnings[-1]}")
     groups = [
         Group(name, of["sentences"], of["mean_source_tokens"], shares(of.get("files", {})))
         for name, of in report["bins"].items()
@@ -129,7 +138,7 @@ def _compared(folder: Path, report: dict[str, Any]) -> ScoredComparison:
     if stopping := report.get("stopping"):
         shares_of = (f"{report['labels'][name]} {share:.0%}" for name, share in stopping.items())
         facts["BLEU regained with told lengths"] = ", ".join(shares_of)
-    return ScoredComparison(folder, systems, groups, report["baseline"], facts, report["warnings"])
+    return ScoredComparison(folder, systems, groups, report["baseline"], facts, warnings)
 
 
 def _test_sets(folder: Path) -> ScoredComparison:
