@@ -82,14 +82,14 @@ class Table(ABC):
         Raises:
             UserError: a cell failed.
         """
-        outcome = run_cells(self.cells, self.launcher, self.jobs)
+        reasons: list[str] = []
+        outcome = run_cells(self.cells, self.launcher, self.jobs, reasons=reasons)
         if outcome.busy:
             names = ", ".join(outcome.busy)
             self.launcher.say(f"Skipped, because other processes are running them: {names}")
         names = ", ".join(outcome.failed)
         failure = f"Failed: {names} (the same command with --status says why)."
-        for title, reason in list(outcome.failed.items())[:1]:  # the others often have the same
-            failure += f" {title}: {reason}"
+        failure = " ".join([failure, *reasons[:1]])  # the others are often the same
         try:
             self.print()
         except (UserError, OSError) as error:
