@@ -156,9 +156,9 @@ def score(
         hint = "; " + ", ".join(f"{label} has {size}" for label, size in known_sizes.items()) + "."
         rule = f"`{references_name}` must have {known_sizes[test_set]} lines as {test_set}"
         raise scoring_error(rule, f"has {len(references)}", hint)
+    _warn_of_tokenised(hypotheses)
     labels = {"test": test_set} if test_set else {}
     bleu, chrf = bleu_metric(tokenize, language), Chrf()
-    _warn_of_tokenised(hypotheses)
     bleu_score, chrf_score = (
         corpus_score(metric, hypotheses, references, bootstrap, seed) for metric in (bleu, chrf)
     )
