@@ -12,6 +12,7 @@ import json
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -86,7 +87,6 @@ class Preparation:
             separator, train = self.parameters.get("separator"), texts[:2]
             if separator and not any(separator in line for t in train for line in read_lines(t)):
                 say(f"warning: no line of train holds the separator `{separator}`.")
-            self._warn_of_trained_tests()
         for name in [*stale, f".{self.text.name}.tmp", ".raw.tmp", ".bin.tmp", ".bin.gone"]:
             _remove(self.out_dir / name)
         write_text(self.out_dir / MANIFEST, json.dumps(origin._asdict(), indent=2) + "\n")
@@ -108,16 +108,6 @@ class Preparation:
             self._write_dictionary(dictionary)
         subsets = {split: f"test{k or ''}" for k, split in enumerate(self.splits[2:])}
         write_text(self.out_dir / "tests.json", json.dumps(subsets, indent=2) + "\n")
-
-    def _warn_of_trained_tests(self) -> None:
-        tests = {test: [*read_pairs(self.raw_dir, test, *self.langs)] for test in self.splits[2:]}
-        pairs = {pair for pair in itertools.chain(*tests.values()) if all(pair)}
-        train = read_pairs(self.raw_dir, "train", *self.langs) if pairs else ()
-        trained = pairs.intersection(progress(train, "compare with test"))
-        for test, pairs_of_test in tests.items():
-            if count := sum(pair in trained for pair in pairs_of_test):
-                total = len(pairs_of_test)
-                say(f"warning: {count:,} of {total:,} pairs of {test} are in train too.")
 
     def _origin(self) -> Origin:
         """Return the parameters and the checksums of all inputs; refuse inputs that cannot be used."""
@@ -190,12 +180,19 @@ class Preparation:
             folder.mkdir()
         limits = {name: self.parameters[name] for name in ("max_len", "max_ratio")}
         counts = {}
+        tests = {test: [*read_pairs(self.raw_dir, test, *self.langs)] for test in self.splits[2:]}
+        tested = {pair for pair in itertools.chain(*tests.values()) if all(pair)}
+        trained: set[tuple[str, str]] = set()
         with self._segmenter() as segmenter:
             for split, total in lines.items():
                 pairs = read_pairs(self.raw_dir, split, *self.langs)
+                if split == "train":
+                    pairs = _noting(pairs, tested, trained)
                 pairs = progress(pairs, f"encode {split}", total)
                 counts[split] = encode_split(segmenter, pairs, split, self.langs, folders, **limits)
         for test in self.splits[2:]:
+            if count := sum(pair in trained for pair in tests[test]):
+                say(f"warning: {count:,} of {lines[test]:,} pairs of {test} are in train too.")
             if (path := self._groups(test)).is_file():
                 names = list(read_lines(path))
                 if len(names) != lines[test]:
@@ -209,6 +206,16 @@ class Preparation:
         _remove(self.out_dir / "dict.txt")
         put_folder(folders[1], self.out_dir / "raw")
         put_folder(folders[0], self.text)  # last: it marks all of them as complete
+
+
+def _noting(
+    pairs: Iterator[tuple[str, str]], wanted: set[tuple[str, str]], found: set[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """Yield ``pairs``, and add those that are ``wanted`` to ``found``."""
+    for pair in pairs:
+        if pair in wanted:
+            found.add(pair)
+        yield pair
 
 
 def _remove(path: Path) -> None:
