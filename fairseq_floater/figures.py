@@ -50,26 +50,15 @@ def checked_format(path: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def new_figure(
-    path: str | os.PathLike[str], panels: int, bars: int = 0, rows: int = 0, stacked: int = 1
+    path: str | os.PathLike[str], panels: int, bars: int
 ) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """Make a figure of panels, and write it to ``path`` at the end, whole or not at all.
+    """Make a figure of panels below each other, and write it as :func:`empty_figure` does.
 
-    Args:
-        path: png, svg or pdf by its ending.
-        panels: number of panels; with ``rows``, number of panels in each row of panels.
-        bars: largest number of bars in a panel. It sets the width; the panels are above each other.
-        rows: number of text lines at the left, shared by panels side by side. It sets the height.
-        stacked: with ``rows``, number of rows of panels.
-
-    Yields:
-        The figure and the axes of its panels.
+    Yields the figure and the axes of its panels. ``bars``, the largest number of bars in a panel, sets the
+    width.
     """
-    width = min(max(7.0, 0.4 * bars), 14.0)
-    beside = (3.5 + 1.6 * panels, stacked * (1.0 + 0.24 * rows))
-    size = beside if rows else (width, 1.2 + 3.4 * panels)
-    shape = (stacked, panels) if rows else (panels, 1)
-    with empty_figure(path, size) as figure:
-        yield figure, list(figure.subplots(*shape, squeeze=False, sharey=bool(rows)).flat)
+    with empty_figure(path, (min(max(7.0, 0.4 * bars), 14.0), 1.2 + 3.4 * panels)) as figure:
+        yield figure, list(figure.subplots(panels, squeeze=False).flat)
 
 
 @contextmanager
@@ -79,9 +68,10 @@ def empty_figure(
     dpi: int = 160,
     settings: dict[str, Any] | None = None,
 ) -> Iterator[Any]:
-    """Make a figure of ``size``, width and height in inches, and write it as `new_figure` does.
+    """Make a figure, and write it to ``path`` at the end, whole or not at all.
 
-    ``settings`` are matplotlib's rcParams. Text is drawn as it is: a label may have dollar signs.
+    ``path`` is a png, svg or pdf by its ending. ``size`` is width and height in inches. ``settings`` are
+    matplotlib's rcParams. Text is drawn as it is: a label may have dollar signs.
     """
     suffix = checked_format(path)
     quieten_matplotlib()

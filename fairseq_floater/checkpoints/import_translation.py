@@ -136,9 +136,16 @@ def import_translation(
         _write_dictionary(dictionary, file)
     state = fresh_state(config_of(args), args, parameters, {})
     save_checkpoint(state, checkpoint)  # last: if it exists, all files do
-    entries, copied = (len(words[0]), len(words[1])), len(weights) - len(ignored)
-    report = (str(source), str(output), languages, MARIAN, shape, entries, copied, ignored)
-    return TranslationImport(*report)
+    return TranslationImport(
+        source=str(source),
+        output=str(output),
+        languages=languages,
+        arch=MARIAN,
+        options=shape,
+        entries=(len(words[0]), len(words[1])),
+        copied=len(weights) - len(ignored),
+        ignored=ignored,
+    )
 
 
 def _write_dictionary(dictionary: Dictionary, file: Path) -> None:

@@ -45,11 +45,9 @@ def allow_fairseq_checkpoints() -> None:
             numpy_module = importlib.import_module(module)
         except ImportError:
             continue
-        names = [name for name in ("_reconstruct", "scalar") if hasattr(numpy_module, name)]
+        names = ("_reconstruct", "scalar")
         allowed += [(getattr(numpy_module, name), f"{module}.{name}") for name in names]
-    kinds = ("Int64DType", "Float64DType", "Float32DType")
-    dtypes = [getattr(getattr(numpy, "dtypes", None), kind, None) for kind in kinds]
-    allowed += [dtype for dtype in dtypes if dtype is not None]
+    allowed += [numpy.dtypes.Int64DType, numpy.dtypes.Float64DType, numpy.dtypes.Float32DType]
     torch.serialization.add_safe_globals(allowed)
 
 

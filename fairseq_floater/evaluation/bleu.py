@@ -224,7 +224,6 @@ def score_files(
     hypotheses_path: FilePath,
     references_path: FilePath,
     *,
-    target_language: str,
     format: str = "auto",
     remove_bpe: str | None = None,
     documents: str | None = None,
@@ -241,8 +240,8 @@ def score_files(
             together and by position in their document (`documents.py`).
         scores_path: another metric's numbers, one per line in the order of the references.
         lines_path: where to write the hypotheses, one per line in that order.
-        options: ``tokenize``, ``compound_split``, ``test_set``, ``bootstrap``, ``seed``, ``exact_match`` and
-            ``system`` of :func:`score`.
+        options: ``target_language``, ``tokenize``, ``compound_split``, ``test_set``, ``bootstrap``, ``seed``,
+            ``exact_match`` and ``system`` of :func:`score`.
     """
     references = read_references(references_path)
     refuse_pieces(references, references_path)
@@ -251,7 +250,7 @@ def score_files(
     if format != "plain" and len(hypotheses) == len(references):
         warn_of_other_targets(file, references, references_path)
     options |= {"hypotheses_name": str(hypotheses_path), "references_name": str(references_path)}
-    options["target_language"], places = target_language, list[int]()
+    places: list[int] = []
     if documents is not None:
         hypotheses, references, places = sentences_of(hypotheses, references, documents)
     report = score(hypotheses, references, **options)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from fairseq_floater.errors import UsageError, shown
+from fairseq_floater.errors import UsageError, first_line, shown
 
 # Section -> the kind of configuration that has it.
 _OWNERS = {
@@ -48,8 +48,8 @@ def read_sections(path: Path, kind: type[_Sections], nested: Collection[str]) ->
     except ConfigKeyError as error:
         raise ConfigError(f"{path}: {_unknown_key(error)}") from None
     except (OmegaConfBaseException, ValueError) as error:
-        key, reason = getattr(error, "full_key", ""), str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(f"{path}: {_where(key)} has the wrong type: {reason}.") from None
+        key = _where(getattr(error, "full_key", ""))
+        raise ConfigError(f"{path}: {key} has the wrong type: {first_line(error)}.") from None
     check_missing(path, OmegaConf.missing_keys(merged))
     return cast(_Sections, OmegaConf.to_object(merged))
 
@@ -87,8 +87,8 @@ def read_yaml(path: Path) -> DictConfig | ListConfig:
         try:
             return OmegaConf.merge(settings, loaded)
         except OmegaConfBaseException as error:
-            reason = str(error).splitlines()[0].rstrip(".")
-            raise ConfigError(f"{path} does not fit {base}, which it extends: {reason}.") from None
+            reason = f"it extends: {first_line(error)}"
+            raise ConfigError(f"{path} does not fit {base}, which {reason}.") from None
     return loaded
 
 
@@ -134,7 +134,8 @@ def check_rate(path: Path, key: str, rate: object) -> None:
 
 
 def check_one_of(path: Path, key: str, value: object, known: Iterable[object]) -> None:
-    require(path, value in (*known,), key, f"one of {', '.join(map(str, known))}", value)
+    names = dict.fromkeys(map(str, known))
+    require(path, str(value) in names, key, f"one of {', '.join(names)}", value)
 
 
 def check_budget(path: Path, budget: Any) -> None:

@@ -60,7 +60,7 @@ class ConvolutionPositions(InputStage):
             int,
             at_least=3,
             odd=True,
-            why=": as many tokens on either side.",
+            why=": a kernel sees as many tokens before a token as after it.",
         ),
     )
 

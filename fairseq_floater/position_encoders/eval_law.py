@@ -35,7 +35,7 @@ EVAL = Option(
     "change positions in evaluation alone, of any trained checkpoint: interpolate:T (token i of n stands at "
     "i T / max(T, n)), ntk:T and yarn:T (other frequencies of sinusoids and rotations), cap:W (distances "
     "beyond W count as W), grouped:W:K (beyond W, K distances count as one), logn:T (logits times "
-    "ln n / ln T where n > T), window:W (further keys are hidden, but for the first 4)",
+    "ln n / ln T where n > T), window:W (hides keys beyond W tokens, except the first 4)",
 )
 # YaRN's alpha and beta: pairs that turn less than alpha times within T are interpolated; pairs that turn
 # more than beta times are left alone.

@@ -35,7 +35,7 @@ def fairseq_option_faults(args: Any) -> Iterator[str]:
     if noise and not POSITION_ENCODERS[args.position_encoder].takes_scalar_noise:
         yield (
             f"`--quant-noise-scalar` must be 0 with --position-encoder {args.position_encoder}, but is "
-            f"{noise} instead: fairseq finds modules by the names of their weights, and these have "
+            f"{noise} instead: fairseq adds noise only to parameters named `weight`, and this encoder has "
             "others. Use --quant-noise-pq."
         )
     if noise and args.decoding_weights != FLOAT32:

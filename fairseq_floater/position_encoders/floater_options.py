@@ -113,8 +113,8 @@ FLOATER_OPTIONS = (
     Option(
         "--floater-start",
         ZERO,
-        "p(0) of target qkv after a warm start: zero, or the donor's biases of q, k, v, which leave "
-        "zeros behind (bias); target hidden: the flow begins as fairseq's sinusoid, which it replaces "
+        "p(0) of target qkv after a warm start: zero, or the donor's biases of q, k, v, which "
+        "become zero (bias); target hidden: the flow begins as fairseq's sinusoid, which it replaces "
         "(sinusoid)",
         choices=(ZERO, BIAS, SINUSOID),
     ),

@@ -100,8 +100,8 @@ class LearnedPositions(PositionSignal):
     def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
         if options["learned_hierarchy_alpha"] == 0.5:
             yield (
-                "`--learned-hierarchy-alpha` must be another number than 0.5, where positions a n + b and "
-                "b n + a are one, but is 0.5 instead."
+                "`--learned-hierarchy-alpha` must be another number than 0.5, which gives positions a n + b "
+                "and b n + a the same vector, but is 0.5 instead."
             )
 
     @property

@@ -263,7 +263,7 @@ def _judge(table: PositionTable, measures: dict[str, Any], figure: PositionFigur
     near, past, norms = measures["up_to_T"], measures["past_T"], measures["norms"]
     steps = table.rows.diff(dim=0).abs().max()
     if float(steps) <= 1e-6 * float(table.rows.abs().max()):
-        note = "all rows are the same, no position differs from another"
+        note = "all rows are the same: no position differs from another"
         figure.notes.append(f"{table.name}: {note}")
         return
     if table.trained and norms["3T"] and norms["3T"] > WORRYING_GROWTH * norms["T"]:

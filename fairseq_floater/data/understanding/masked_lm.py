@@ -66,15 +66,17 @@ class BpeOptions(NamedTuple):
             raise UsageError("Give --like or --bpe.")
         if self.bpe == "gpt2" and (self.bpe_dir is None or self.vocab or self.model):
             raise UsageError("`--bpe gpt2` needs --bpe-dir and takes neither --vocab nor --model.")
-        if self.bpe == "sentencepiece" and (
-            self.bpe_dir is not None or (self.vocab is None) == (self.model is None)
-        ):
-            raise UsageError("`--bpe sentencepiece` needs --vocab or --model, but not both.")
+        sources = sum(source is not None for source in (self.bpe_dir, self.vocab, self.model))
+        if self.bpe == "sentencepiece" and sources != 1:
+            raise UsageError(
+                "`--bpe sentencepiece` needs --vocab or --model or --bpe-dir, but one only."
+            )
 
     def files(self) -> list[Path]:
         if self.like is not None:
             return Vocabulary.like(self.like).files
-        files = [self.bpe_dir / name for name in KINDS["gpt2"].names] if self.bpe_dir else []
+        names = KINDS[self.bpe].names if self.bpe else ()
+        files = [self.bpe_dir / name for name in names] if self.bpe_dir else []
         return [*files, *(path for path in (self.dictionary, self.model) if path is not None)]
 
 
@@ -166,8 +168,8 @@ def _subwords(work: Path, train: Path, lines: int, options: BpeOptions) -> Subwo
     folder = work / FOLDER
     if options.like is not None:
         load_subwords(options.like / FOLDER).store(folder)
-    elif options.bpe_dir is not None:
-        KINDS["gpt2"](options.bpe_dir).store(folder)
+    elif options.bpe and options.bpe_dir is not None:
+        KINDS[options.bpe](options.bpe_dir).store(folder)
     else:
         folder.mkdir()
         model = folder / SentencepieceSubwords.names[0]

@@ -6,7 +6,14 @@ import math
 import os
 
 from fairseq_floater.evaluation.s2l.report import KINDS, S2LScores
-from fairseq_floater.figures import Bar, grouped_bars, legend, new_figure, rows_of_bars
+from fairseq_floater.figures import (
+    Bar,
+    empty_figure,
+    grouped_bars,
+    legend,
+    new_figure,
+    rows_of_bars,
+)
 
 _MOST_BARS = 9  # systems whose bars can be told apart
 _MOST_WITH_UNIT = 6  # groups whose names leave room for the word "sentences"
@@ -51,8 +58,10 @@ def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
         dict.fromkeys(system for system, _ in lines.values()),
         key=lambda system: values.get((system, AS_TRAINED), math.inf),
     )
-    size = {"rows": len(rows), "stacked": len(kinds)}
-    with new_figure(path, len(report.scores), **size) as (figure, panels):
+    columns = len(report.scores)
+    size = (3.5 + 1.6 * columns, len(kinds) * (1.0 + 0.24 * len(rows)))
+    with empty_figure(path, size) as figure:
+        panels = figure.subplots(len(kinds), columns, squeeze=False, sharey=True).flat
         bars = ((kind, *group) for kind in kinds for group in _bars(report, kind).items())
         for axes, (kind, name, of_group) in zip(panels, bars):
             series = {
@@ -68,7 +77,7 @@ def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
             axes.set_xlabel(_TITLES[kind], fontsize=8)
         figure.supxlabel(f"{report.length}\n{report.signature}", fontsize=8)
         if len(variants) > 1:
-            legend(figure, panels[0], "upper", most=5)
+            legend(figure, figure.axes[0], "upper", most=5)
 
 
 def _lines(labels: dict[str, str]) -> dict[str, tuple[str, str]]:

@@ -45,7 +45,7 @@ def score(
     raw = {q.id: best(answers[q.id], [gold.text for gold in q.answers]) for q in questions}
     if squad.version == "2.0" and na_prob_thresh is None and all(answers.values()):
         say(
-            "Warning: every prediction is an answer, so each question without an answer counts as "
+            "warning: every prediction is an answer, so each question without an answer counts as "
             "wrong; to decide by probabilities, give --na-prob FILE --na-prob-thresh 0.5."
         )
     final = raw

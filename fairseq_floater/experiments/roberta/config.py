@@ -17,10 +17,10 @@ from fairseq_floater.experiments.sections import (
     read_sections,
     require,
 )
+from fairseq_floater.transformer.shapes import ROBERTA_ARCHITECTURES
 
 TEXTS = ("wikitext-103",)
 SUBWORDS = ("gpt2", "sentencepiece")
-ARCHITECTURES = ("roberta", "roberta_base", "roberta_large")
 CHECKPOINTS = ("best", "last")
 
 
@@ -126,7 +126,7 @@ def _check(path: Path, config: Config) -> None:
         check_missing(path, [f"{section}.{k}" for k in keys if k not in getattr(config, section)])
     check_one_of(path, "data: bpe", data.bpe, SUBWORDS)
     check_one_of(path, "data: text", data.text or TEXTS[0], TEXTS)
-    check_one_of(path, "shape: arch", config.shape["arch"], ARCHITECTURES)
+    check_one_of(path, "shape: arch", config.shape["arch"], ROBERTA_ARCHITECTURES.values())
     needs_vocabulary = data.bpe == "sentencepiece"
     rule = "given with sentencepiece only, and above 0"
     fits = (data.vocab is not None) == needs_vocabulary and (data.vocab or 1) > 0

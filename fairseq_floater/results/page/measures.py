@@ -59,6 +59,7 @@ MEASURES = (
         "length_ratio", "Length", "hypothesis / reference; below 1 hypotheses stop early", 2, None
     ),
     Measure("chrf", "chrF", "0 to 100; higher is better", 1, False),
+    Measure("score", "Score", "of the metric given by `--scores`", 3, None),
     Measure("cut_off", "Cut off", "share; of hypotheses that reach the length limit", 2, None),
 )
 

@@ -20,7 +20,12 @@ from fairseq_floater.evaluation.s2l.report import ALL
 from fairseq_floater.files import write_text
 from fairseq_floater.requirements import versions
 from fairseq_floater.results.page.charts import Chart, Line, Point, Tick, line_chart
-from fairseq_floater.results.page.comparison import ScoredComparison, ScoredSystem, read_comparison
+from fairseq_floater.results.page.comparison import (
+    Group,
+    ScoredComparison,
+    ScoredSystem,
+    read_comparison,
+)
 from fairseq_floater.results.page.examples import read_examples
 from fairseq_floater.results.page.logs import read_commands
 from fairseq_floater.results.page.measures import (
@@ -171,22 +176,23 @@ def _colours(comparison: ScoredComparison, table: Table) -> dict[int, int]:
 
 
 def _by_length(comparison: ScoredComparison) -> Iterator[Chart]:
-    of_sets = (
-        [] if comparison.is_short_to_long else comparison.groups
-    )  # a bin's name has a comma too
-    parts = {g.name: g.name.partition(", ")[2] for g in of_sets if re.search(r", \d", g.name)}
-    whole = {name.partition(",")[0] for name in parts} | {
-        ALL if comparison.is_short_to_long else ""
-    }
+    by, axis, whole = "source length", "source length in tokens", {ALL}
+    parts: dict[str, str] = {}
+    if not comparison.is_short_to_long:
+        by = axis = "test set"
+        named = [g.name for g in comparison.groups if re.search(r", \d", g.name)]
+        parts = {name: name.partition(", ")[2] for name in named}
+        whole = {name.partition(",")[0] for name in named}
     groups = [group for group in comparison.groups if group.name not in whole]
     groups.sort(key=lambda group: group.name in parts)  # the trained lengths come first
-    # Parts leave no room for means, nor beside them for the name of a whole test set.
-    whole_texts = [("", g.name) if parts else (g.name, g.mean) for g in groups]
-    texts = [(parts[g.name], "") if g.name in parts else w for g, w in zip(groups, whole_texts)]
-    ticks = [Tick(i, text, below) for i, (text, below) in enumerate(texts)]
-    by, axis = "test set", "test set"
-    if comparison.is_short_to_long:
-        by, axis = "source length", "source length in tokens"
+
+    def texts(group: Group) -> tuple[str, str]:
+        if group.name in parts:
+            return parts[group.name], ""
+        # Parts leave no room for means, nor beside them for the name of a whole test set.
+        return ("", group.name) if parts else (group.name, group.mean)
+
+    ticks = [Tick(i, *texts(group)) for i, group in enumerate(groups)]
     for measure in (EXACT, LOSS, BLEU):
         lines = [
             Line(number, system.label, points)
