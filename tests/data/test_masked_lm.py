@@ -93,8 +93,10 @@ def test_fairseq_trains_on_it_and_mask_follows_the_dictionary(prepared, tmp_path
 def test_sentencepiece_is_learned_or_given(raw, tmp_path):
     prepare(raw, tmp_path / "a", "--bpe", "sentencepiece", "--vocab", 60)
     model = tmp_path / "a" / "bpe" / "sentencepiece.model"
-    prepare(raw, tmp_path / "b", "--bpe", "sentencepiece", "--model", model)
-    assert (tmp_path / "a/train.bin").read_bytes() == (tmp_path / "b/train.bin").read_bytes()
+    for given in (("--model", model), ("--bpe-dir", model.parent)):
+        out = tmp_path / given[0]
+        assert prepare(raw, out, "--bpe", "sentencepiece", *given, by=call)[0] == 0
+        assert (tmp_path / "a/train.bin").read_bytes() == (out / "train.bin").read_bytes()
     assert summary(tmp_path / "a")["splits"]["train"]["unknown"] == 0
     assert (tmp_path / "a/dict.txt").read_text().count("\n") == 57  # without <unk>, <s>, </s>
     assert "skipped" in prepare(raw, tmp_path / "a", "--bpe", "sentencepiece", "--vocab", 60).stderr

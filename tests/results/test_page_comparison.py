@@ -39,7 +39,9 @@ def test_runs_that_the_scores_are_not_of_are_left_out(copy):
 def test_what_is_by_length_is_drawn_by_length(copy):
     with changed(copy / "s2l.json") as scores:
         scores["stopping"] = {"rope-b": 0.25}
+        scores["bins"]["all"]["systems"]["rope-b"]["score"] = {"value": 0.812, "spread": None}
     page = page_of(copy).text
+    assert ">0.812<" in page and "of the metric given by `--scores`" in page
     assert "<dt>BLEU regained with told lengths</dt><dd>RoPE 25%</dd>" in page
     for title in ("Loss", "BLEU"):
         chart = page.partition(f"<figcaption>{title} by source length ")[2].partition("</svg>")[0]
