@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,8 @@ from fairseq_floater.checkpoints.reading import (
 )
 from fairseq_floater.errors import UsageError
 from fairseq_floater.files import file_hash
-from fairseq_floater.position_encoders import all_options
+from fairseq_floater.position_encoders import changed_options
 
-_NO_BASE = "no_token_positional_embeddings"
-# A resumed training may change these: they say how the flow is solved and trained.
-_OF_TRAINING = {
-    *("floater_solver", "floater_step_size", "floater_gradient", "floater_update_interval"),
-    *("floater_train", "floater_freeze"),
-}
 _EPOCH = re.compile(r"^checkpoint(\d+)\.pt$")
 _UPDATE = re.compile(r"^checkpoint_(\d+)_(\d+)\.pt$")
 _BEST = re.compile(r"^checkpoint\.best_.+_-?\d+(\.\d+)?\.pt$")
@@ -212,8 +206,10 @@ def _accumulate(
         reference = reference or model
         args = vars(model_args(state, path))
         positions = positions or args
-        if fault := _difference(model, reference) or _other_option(args, positions):
-            raise CheckpointError(f"{path} and {paths[0]} are of different models: {fault}.")
+        changed = changed_options(args, positions)
+        other = (f"{name} is {this} and {first}" for name, this, first in changed)
+        if faults := [*_difference(model, reference), *other]:
+            raise CheckpointError(f"{path} and {paths[0]} are of different models: {faults[0]}.")
         for name, tensor in model.items():
             if not tensor.isfinite().all():
                 raise CheckpointError(f"{path} cannot be averaged: {name} is not finite.")
@@ -248,8 +244,8 @@ def _updates(state: dict[str, Any]) -> int:
     return history[-1].get("num_updates") or 0
 
 
-def _difference(model: dict[str, Tensor], reference: dict[str, Tensor]) -> str:
-    """Return how a model differs from another one; empty if both have the same tensors."""
+def _difference(model: dict[str, Tensor], reference: dict[str, Tensor]) -> Iterator[str]:
+    """Yield how a model differs from another one; nothing if both have the same tensors."""
     differing = reference.keys() ^ model.keys() or {
         name
         for name, tensor in model.items()
@@ -257,15 +253,5 @@ def _difference(model: dict[str, Tensor], reference: dict[str, Tensor]) -> str:
         # Parameters are stored divided by their learning-rate scale: different scales cannot be averaged.
         or (name.endswith("lr_scale") and not torch.equal(tensor, reference[name]))
     }
-    return f"they differ in {min(differing)}" if differing else ""
-
-
-def _other_option(args: dict[str, Any], reference: dict[str, Any]) -> str:
-    """Return how options differ that no tensor shows, such as the base of RoPE; empty if none does."""
-    defaults = {o.dest: o.default for o in all_options() if o.dest not in _OF_TRAINING}
-    for name, default in {**defaults, _NO_BASE: False}.items():
-        # An option that an older checkpoint does not name had its default value.
-        this, other = (default if o.get(name) is None else o[name] for o in (args, reference))
-        if this != other:
-            return f"{name} is {this} and {other}"
-    return ""
+    if differing:
+        yield f"they differ in {min(differing)}"

@@ -8,6 +8,7 @@ Importing this package needs no torch; its classes do.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS as POSITION_ENCODERS
@@ -24,6 +25,11 @@ from fairseq_floater.position_encoders.warp_law import WarpLaw
 from fairseq_floater.version import __version__
 
 _SOLVER, _TIME = "floater_solver", "floater_time"
+# A training may change these when it resumes: how a flow is solved and trained, and evaluation.
+_CHANGEABLE = {
+    *(_SOLVER, "floater_step_size", "floater_gradient", "floater_update_interval"),
+    *("floater_train", "floater_freeze", "position_eval", "decoding_weights"),
+}
 
 if TYPE_CHECKING:
     from fairseq_floater.position_encoders.base import PositionEncoder
@@ -82,6 +88,22 @@ def signature(args: Any) -> str:
         if option.name not in always and (value != option.default or option.dest == _SOLVER):
             named[option.name.removeprefix("--")] = value
     return "|".join(f"{name}:{value}" for name, value in {**named, "version": __version__}.items())
+
+
+def trained_options(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that must stay the same in a training; no tensor shows some, such as RoPE's base."""
+    defaults = {o.dest: o.default for o in all_options() if o.dest not in _CHANGEABLE}
+    defaults["no_token_positional_embeddings"] = False
+    # An option that an older checkpoint does not name had its default value.
+    return {n: default if args.get(n) is None else args[n] for n, default in defaults.items()}
+
+
+def changed_options(
+    args: Mapping[str, Any], reference: Mapping[str, Any]
+) -> list[tuple[str, Any, Any]]:
+    """Return the :func:`trained_options` that differ between two models: name and both values."""
+    this, other = trained_options(args), trained_options(reference)
+    return [(name, this[name], other[name]) for name in this if this[name] != other[name]]
 
 
 def trained_limit(args: Any, longest: int) -> tuple[str, int, int] | None:

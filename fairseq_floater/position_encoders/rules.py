@@ -297,6 +297,15 @@ def warnings(args: Any) -> Iterator[str]:
             f"drop, but is {dropout}: it acts {remains}."
         )
     encoder = encoder_class(args.position_encoder, args.position_target)
+    # Marian's learned tables hold its own sinusoid.
+    is_learned = getattr(args, "decoder_learned_pos", False) and not getattr(
+        args, "output_bias", False
+    )
+    if is_learned and encoder.base == "itself" and has_base(args):
+        yield (
+            "`--encoder-learned-pos --decoder-learned-pos` replace the sinusoid by fairseq's learned table: "
+            "use `--position-encoder learned`, or leave them out."
+        )
     warning = encoder.warning(encoder_options(args), args.position_target)
     if warning:
         yield warning

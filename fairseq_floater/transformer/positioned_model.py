@@ -42,6 +42,8 @@ class PositionedModel(BaseFairseqModel):
 
     #: Why the model must not be trained with the optimiser of its arguments, or None.
     not_to_train: str | None = None
+    #: The options of positions that the loaded checkpoint had and the model has not; empty if none.
+    trained_otherwise = ""
 
     @classmethod
     def hub_models(cls) -> dict[str, Any]:
@@ -58,15 +60,38 @@ class PositionedModel(BaseFairseqModel):
         restrict_training(self, args)
         self.not_to_train = training_fault(args)
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            options = position_encoders.trained_options(vars(self.args))
+            destination._metadata[prefix[:-1]]["positions"] = options
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *others: Any) -> None:
+        super()._load_from_state_dict(state, prefix, metadata, *others)
+        if "positions" in metadata:
+            changes = position_encoders.changed_options(vars(self.args), metadata["positions"])
+            texts = (f"{name} was {before} and is {now}" for name, now, before in changes)
+            self.trained_otherwise = ", ".join(texts)
+        if self.trained_otherwise:
+            logger.warning("the checkpoint had other positions: %s", self.trained_otherwise)
+
     def set_num_updates(self, num_updates: int) -> None:
         """Pass the number of updates on; fairseq's tasks call this before every update.
 
         Raises:
             ValueError: the optimiser does not go with ``--floater-lr-scale``. Building the model does
-                not raise it: a checkpoint that is evaluated names its optimiser too.
+                not raise it: a checkpoint that is evaluated names its optimiser too. Or a training resumes
+                from a checkpoint with other positions; one that begins from it, at update 0, may.
         """
         if self.not_to_train:
             raise ValueError(self.not_to_train)
+        if self.trained_otherwise and num_updates:
+            raise ValueError(
+                f"A training must resume with the same positions, but {self.trained_otherwise}. Choose "
+                "another --save-dir, or begin a new training from the checkpoint with "
+                "--finetune-from-model."
+            )
+        self.trained_otherwise = ""
         super().set_num_updates(num_updates)
 
     def register_backward_hook(self, hook: Any) -> RemovableHandle:

@@ -83,6 +83,12 @@ def test_a_number_that_may_be_a_range_of_yaml_is_warned_of(caplog):
     assert "`--position-shift` is the number 320" in caplog.text
 
 
+def test_a_learned_table_under_the_sinusoid_is_warned_of(caplog):
+    with caplog.at_level(logging.WARNING, logger="fairseq_floater"):
+        h.build("sinusoidal", "input", encoder_learned_pos=True, decoder_learned_pos=True)
+    assert "replace the sinusoid by fairseq's learned table" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -119,6 +125,20 @@ def test_a_learning_rate_multiple_is_refused_where_training_would_make_something
         model.set_num_updates(0)
     h.build(**{**options, "floater_lr_scale": 1.0}).set_num_updates(0)
     h.build(**{**options, "encoder": "rotation"}).set_num_updates(0)
+
+
+def test_a_training_resumes_with_the_same_positions_or_not_at_all(caplog):
+    rope, alibi = (h.build(name, "all", "attention") for name in ("rope", "alibi"))
+    rope.load_state_dict(h.build("rope", "all", "attention", position_eval="cap:9").state_dict())
+    assert not rope.trained_otherwise
+    for updates in (5, 0, 1):  # loading calls it before, a new training begins at 0
+        rope.set_num_updates(updates)
+    alibi.load_state_dict(rope.state_dict())
+    assert "position_encoder was rope and is alibi" in caplog.text
+    with pytest.raises(ValueError, match="same positions, but position_encoder was rope"):
+        alibi.set_num_updates(5)
+    alibi.set_num_updates(0)
+    alibi.set_num_updates(1)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "cpu_adam", "adamax", "adagrad", "adafactor"])

@@ -39,12 +39,13 @@ def bootstrap_scores(runs: Sequence[Array], score: Score, resamples: int, seed: 
 def difference_noise(ours: Array, base: Array, seed: int, *, paired: bool = True) -> Array | None:
     """Draw the noise [B] in the difference between the means over runs of two systems, [R, B] each.
 
-    The resamples give the variance over sentences. The variance over training seeds is estimated from
-    few runs, so the draws follow Student's distribution, with the degrees of freedom of Welch and
-    Satterthwaite: for constant rows, :func:`p_value` gives the p-value of a t test. Resampling the runs
-    would call a fifth of all null differences of three seeds significant at 5 %. With ``paired``, row k
-    of both systems has one seed, and three rows or more are compared pair by pair; two would leave one
-    degree of freedom.
+    A draw is the sum of two. One is a resample of sentences. The other is for training seeds: their
+    variance is estimated from few runs, so it follows Student's distribution, with Welch's degrees of
+    freedom. For constant rows, :func:`p_value` gives the p-value of a t test; sentences only add to it.
+    (Satterthwaite's degrees of freedom for the sum of both variances are too many whenever the few seeds
+    lie close together by chance: 2 % of null differences get a p below 0.0025.) With ``paired``, row k of
+    both systems has one seed, and three rows or more are compared pair by pair; two would leave one degree
+    of freedom.
 
     Returns:
         None if a system has one run, which says nothing about seeds.
@@ -53,15 +54,13 @@ def difference_noise(ours: Array, base: Array, seed: int, *, paired: bool = True
         return None
     parts = [ours - base] if paired and len(ours) == len(base) > 2 else [ours, base]
     variances = np.array([part.mean(axis=1).var(ddof=1) / len(part) for part in parts])
-    sentences = ours.mean(axis=0) - base.mean(axis=0)
-    sentences -= sentences.mean()
-    generator = np.random.default_rng(seed)
-    normal = generator.standard_normal(len(sentences))
-    noise: Array = sentences + normal * np.sqrt(variances.sum())
-    if not (squares := (variances**2 / [len(part) - 1 for part in parts]).sum()):
-        return noise  # the runs are equal
-    freedom = min((variances.sum() + sentences.var()) ** 2 / squares, 1e9)
-    return noise * np.sqrt(freedom / generator.chisquare(freedom, len(sentences)))
+    noise: Array = ours.mean(axis=0) - base.mean(axis=0)
+    noise -= noise.mean()
+    if squares := (variances**2 / [len(part) - 1 for part in parts]).sum():
+        freedom = min(variances.sum() ** 2 / squares, 1e9)
+        draws = np.random.default_rng(seed).standard_t(freedom, len(noise))
+        noise += draws * np.sqrt(variances.sum())
+    return noise
 
 
 def p_value(difference: float, noise: Array) -> float:
