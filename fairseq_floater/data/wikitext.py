@@ -12,7 +12,7 @@ import zipfile
 from functools import partial
 from pathlib import Path
 
-from fairseq_floater.data.parallel_text import TextDataError, text_file
+from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.wmt14.sources import Archive, listed, mirror
 from fairseq_floater.errors import UsageError
 from fairseq_floater.files import naming, write_whole
@@ -82,12 +82,17 @@ def _write_member(file: zipfile.ZipFile, name: str, path: Path) -> None:
         shutil.copyfileobj(source, sink)
 
 
+def _plain_or_packed(path: Path) -> Path:
+    packed = path.with_name(f"{path.name}.gz")
+    return packed if packed.is_file() and not path.is_file() else path
+
+
 def _print_words(args: argparse.Namespace) -> None:
     if args.text is None:
         texts = {split: _folder(args) / _NAME / f"wiki.{split}.raw" for split in _SPLITS}
     else:
-        splits = _SPLITS if any(args.text.glob("test.txt*")) else _SPLITS[:2]
-        texts = {split: text_file(args.text, split, "txt") for split in splits}
+        files = {split: _plain_or_packed(args.text / f"{split}.txt") for split in _SPLITS}
+        texts = {split: path for split, path in files.items() if split != "test" or path.is_file()}
     words = [args.out, *(word for split in texts for word in (f"--{split}", texts[split]))]
     words += ["--bpe", args.bpe]
     if args.bpe == "gpt2":

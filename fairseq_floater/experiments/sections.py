@@ -134,8 +134,8 @@ def check_rate(path: Path, key: str, rate: object) -> None:
 
 
 def check_one_of(path: Path, key: str, value: object, known: Iterable[object]) -> None:
-    names = dict.fromkeys(map(str, known))
-    require(path, str(value) in names, key, f"one of {', '.join(names)}", value)
+    known = [*dict.fromkeys(known)]
+    require(path, value in known, key, f"one of {', '.join(map(str, known))}", value)
 
 
 def check_budget(path: Path, budget: Any) -> None:

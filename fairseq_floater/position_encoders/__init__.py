@@ -25,10 +25,11 @@ from fairseq_floater.position_encoders.warp_law import WarpLaw
 from fairseq_floater.version import __version__
 
 _SOLVER, _TIME = "floater_solver", "floater_time"
-# A training may change these when it resumes: how a flow is solved and trained, and evaluation.
+# A training may change these when it resumes: how a flow begins, is solved and trained, and evaluation.
 _CHANGEABLE = {
     *(_SOLVER, "floater_step_size", "floater_gradient", "floater_update_interval"),
-    *("floater_train", "floater_freeze", "position_eval", "decoding_weights"),
+    *("floater_train", "floater_freeze", "floater_lr_scale", "floater_init_scale"),
+    *("position_eval", "decoding_weights"),
 }
 
 if TYPE_CHECKING:
@@ -91,8 +92,13 @@ def signature(args: Any) -> str:
 
 
 def trained_options(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that must stay the same in a training; no tensor shows some, such as RoPE's base."""
-    defaults = {o.dest: o.default for o in all_options() if o.dest not in _CHANGEABLE}
+    """Return the options that must stay the same in a training; no tensor shows some, such as RoPE's base.
+
+    Options of other encoders are not among them.
+    """
+    encoder = POSITION_ENCODERS.get(args.get("position_encoder") or "")
+    options = (*SHARED_OPTIONS, *(encoder.options if encoder else ()))
+    defaults = {o.dest: o.default for o in options if o.dest not in _CHANGEABLE}
     defaults["no_token_positional_embeddings"] = False
     # An option that an older checkpoint does not name had its default value.
     return {n: default if args.get(n) is None else args[n] for n, default in defaults.items()}
@@ -103,7 +109,8 @@ def changed_options(
 ) -> list[tuple[str, Any, Any]]:
     """Return the :func:`trained_options` that differ between two models: name and both values."""
     this, other = trained_options(args), trained_options(reference)
-    return [(name, this[name], other[name]) for name in this if this[name] != other[name]]
+    names = [name for name in this if name in other and this[name] != other[name]]
+    return [(name, this[name], other[name]) for name in names]
 
 
 def trained_limit(args: Any, longest: int) -> tuple[str, int, int] | None:

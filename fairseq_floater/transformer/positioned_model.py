@@ -68,10 +68,10 @@ class PositionedModel(BaseFairseqModel):
 
     def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *others: Any) -> None:
         super()._load_from_state_dict(state, prefix, metadata, *others)
-        if "positions" in metadata:
-            changes = position_encoders.changed_options(vars(self.args), metadata["positions"])
-            texts = (f"{name} was {before} and is {now}" for name, now, before in changes)
-            self.trained_otherwise = ", ".join(texts)
+        options = vars(self.args)
+        changes = position_encoders.changed_options(options, metadata.get("positions", options))
+        texts = (f"{name} was {before} and is {now}" for name, now, before in changes)
+        self.trained_otherwise = ", ".join(texts)
         if self.trained_otherwise:
             logger.warning("the checkpoint had other positions: %s", self.trained_otherwise)
 
@@ -87,8 +87,8 @@ class PositionedModel(BaseFairseqModel):
             raise ValueError(self.not_to_train)
         if self.trained_otherwise and num_updates:
             raise ValueError(
-                f"A training must resume with the same positions, but {self.trained_otherwise}. Choose "
-                "another --save-dir, or begin a new training from the checkpoint with "
+                f"A training must resume with the same positions, but {self.trained_otherwise}. To "
+                "begin a new training from the checkpoint, pass another --save-dir and "
                 "--finetune-from-model."
             )
         self.trained_otherwise = ""
