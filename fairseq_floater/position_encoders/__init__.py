@@ -25,7 +25,7 @@ from fairseq_floater.position_encoders.warp_law import WarpLaw
 from fairseq_floater.version import __version__
 
 _SOLVER, _TIME = "floater_solver", "floater_time"
-# A training may change these when it resumes: how a flow begins, is solved and trained, and evaluation.
+# A training may change these when it resumes: how a flow starts, is solved and is trained; evaluation.
 _CHANGEABLE = {
     *(_SOLVER, "floater_step_size", "floater_gradient", "floater_update_interval"),
     *("floater_train", "floater_freeze", "floater_lr_scale", "floater_init_scale"),

@@ -67,6 +67,7 @@ def test_a_resumed_training_keeps_its_engine_unless_options_change(measured, tmp
     step(resumed, (90, 3), update=301)
     assert len(measured) == before
     assert torch.equal(step(trained, (90, 3), update=302), step(resumed, (90, 3), update=302))
+    changed.set_num_updates(0)  # a training with other positions begins anew
     step(changed, (90, 3), update=301)
     assert len(measured) == 2 * before
 
