@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -207,9 +207,9 @@ def _accumulate(
         args = vars(model_args(state, path))
         positions = positions or args
         changed = changed_options(args, positions)
-        other = (f"{name} is {this} and {first}" for name, this, first in changed)
-        if faults := [*_difference(model, reference), *other]:
-            raise CheckpointError(f"{path} and {paths[0]} are of different models: {faults[0]}.")
+        options = (f"{name} is {this} and {first}" for name, this, first in changed)
+        if fault := _difference(model, reference) or next(options, ""):
+            raise CheckpointError(f"{path} and {paths[0]} are of different models: {fault}.")
         for name, tensor in model.items():
             if not tensor.isfinite().all():
                 raise CheckpointError(f"{path} cannot be averaged: {name} is not finite.")
@@ -244,8 +244,8 @@ def _updates(state: dict[str, Any]) -> int:
     return history[-1].get("num_updates") or 0
 
 
-def _difference(model: dict[str, Tensor], reference: dict[str, Tensor]) -> Iterator[str]:
-    """Yield how a model differs from another one; nothing if both have the same tensors."""
+def _difference(model: dict[str, Tensor], reference: dict[str, Tensor]) -> str:
+    """Return how a model differs from another one; empty if both have the same tensors."""
     differing = reference.keys() ^ model.keys() or {
         name
         for name, tensor in model.items()
@@ -253,5 +253,4 @@ def _difference(model: dict[str, Tensor], reference: dict[str, Tensor]) -> Itera
         # Parameters are stored divided by their learning-rate scale: different scales cannot be averaged.
         or (name.endswith("lr_scale") and not torch.equal(tensor, reference[name]))
     }
-    if differing:
-        yield f"they differ in {min(differing)}"
+    return f"they differ in {min(differing)}" if differing else ""

@@ -1,4 +1,4 @@
-"""Define which options of fairseq cannot be used with positions; `rules.py` refuses them."""
+"""Define which options of fairseq cannot be used with positions, or surprise; `rules.py` asks for both."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS
-from fairseq_floater.position_encoders.shared_options import BOTH, FLOAT32, OFF
+from fairseq_floater.position_encoders.shared_options import BOTH, FLOAT32, LINEAR, OFF, has_base
 
 # What `--floater-lr-scale` s becomes if a step depends on the size of gradients or parameters.
 _LR_SCALE_BECOMES = {
@@ -84,6 +84,25 @@ def one_stack_faults(args: Any) -> Iterator[str]:
             yield f"`{option}` must be off with a RoBERTa: an encoder alone has no cross-attention."
     if args.decoding_weights != FLOAT32:
         yield f"`--decoding-weights` must be {FLOAT32} with a RoBERTa, which decodes nothing."
+
+
+def fairseq_option_warnings(args: Any) -> Iterator[str]:
+    """Warn of options of fairseq that have less effect, or another one, than their names say."""
+    dropout = getattr(args, "attention_dropout", 0.0)
+    if args.attention_kind == LINEAR and dropout:
+        remains = "nowhere" if args.linear_cross else "in cross-attention only"
+        yield (
+            "`--attention-dropout` should be 0 with `--attention-kind linear`, which forms no weights to "
+            f"drop, but is {dropout}: it acts {remains}."
+        )
+    is_learned = getattr(args, "decoder_learned_pos", False)
+    is_marian = getattr(args, "output_bias", False)  # its learned tables hold its own sinusoid
+    is_base = POSITION_ENCODERS[args.position_encoder].base == "itself" and has_base(args)
+    if is_learned and is_base and not is_marian:
+        yield (
+            "`--encoder-learned-pos --decoder-learned-pos` replace the sinusoid by fairseq's learned table: "
+            "use `--position-encoder learned`, or leave them out."
+        )
 
 
 def training_fault(args: Any) -> str | None:

@@ -17,7 +17,11 @@ from fairseq_floater.position_encoders.eval_law import (
     YARN,
     EvalLaw,
 )
-from fairseq_floater.position_encoders.fairseq_rules import fairseq_option_faults, one_stack_faults
+from fairseq_floater.position_encoders.fairseq_rules import (
+    fairseq_option_faults,
+    fairseq_option_warnings,
+    one_stack_faults,
+)
 from fairseq_floater.position_encoders.options import ADD, MULTIPLY
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS, encoder_class
 from fairseq_floater.position_encoders.shared_options import (
@@ -289,23 +293,8 @@ def warnings(args: Any) -> Iterator[str]:
     if given:
         names = joined(f"`{o.name}`" for o in given)
         yield f"--position-encoder {args.position_encoder} does not read {names}: no effect."
-    dropout = getattr(args, "attention_dropout", 0.0)
-    if args.attention_kind == LINEAR and dropout:
-        remains = "nowhere" if args.linear_cross else "in cross-attention only"
-        yield (
-            "`--attention-dropout` should be 0 with `--attention-kind linear`, which forms no weights to "
-            f"drop, but is {dropout}: it acts {remains}."
-        )
+    yield from fairseq_option_warnings(args)
     encoder = encoder_class(args.position_encoder, args.position_target)
-    # Marian's learned tables hold its own sinusoid.
-    is_learned = getattr(args, "decoder_learned_pos", False) and not getattr(
-        args, "output_bias", False
-    )
-    if is_learned and encoder.base == "itself" and has_base(args):
-        yield (
-            "`--encoder-learned-pos --decoder-learned-pos` replace the sinusoid by fairseq's learned table: "
-            "use `--position-encoder learned`, or leave them out."
-        )
     warning = encoder.warning(encoder_options(args), args.position_target)
     if warning:
         yield warning

@@ -68,10 +68,11 @@ class PositionedModel(BaseFairseqModel):
 
     def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *others: Any) -> None:
         super()._load_from_state_dict(state, prefix, metadata, *others)
-        options = vars(self.args)
-        changes = position_encoders.changed_options(options, metadata.get("positions", options))
-        texts = (f"{name} was {before} and is {now}" for name, now, before in changes)
-        self.trained_otherwise = ", ".join(texts)
+        self.trained_otherwise = ""
+        if "positions" in metadata:
+            changes = position_encoders.changed_options(vars(self.args), metadata["positions"])
+            texts = (f"{name} was {before} and is {now}" for name, now, before in changes)
+            self.trained_otherwise = ", ".join(texts)
         if self.trained_otherwise:
             logger.warning("the checkpoint had other positions: %s", self.trained_otherwise)
 
