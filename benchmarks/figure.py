@@ -100,13 +100,15 @@ def _format_axes(axes: Any, title: str, has_series: bool) -> None:
 def _draw_tables(axes: Any, rows: Sequence[Row], exponents: dict[str, float]) -> None:
     for i, name in enumerate(dict.fromkeys(row["contestant"] for row in rows)):
         of_name = [row for row in rows if row["contestant"] == name]
-        fitted = f": time ~ positions$^{{{exponents[name]:.2f}}}$" if name in exponents else ""
+        fitted = f": time ~ positions^{exponents[name]:.2f}" if name in exponents else ""
         style = {"color": COLOURS[i % len(COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
         style["label"] = f"{name}{fitted}"
         axes.loglog([r["positions"] for r in of_name], [r["seconds"] for r in of_name], **style)
     ticks = sorted({row["positions"] for row in rows})
     axes.set_xticks(ticks, [f"{number:,}" for number in ticks])
     axes.set_xticks([], minor=True)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
     axes.set_xlabel("positions")
     axes.set_ylabel("seconds of the position table,\nforward and backward")
     axes.spines[["top", "right"]].set_visible(False)

@@ -115,12 +115,12 @@ def _show(result: Any, json_file: str | None) -> Any:
             has_own = hasattr(result, "to_json_dict")
             fields = result.to_json_dict() if has_own else dataclasses.asdict(result)
             as_json = json.dumps(fields, indent=2, ensure_ascii=False)
-            write_text(json_file, _encodable(as_json) + "\n")
+            write_text(json_file, as_json + "\n")
     return result
 
 
 def _encodable(text: str) -> str:
-    """Escape undecodable bytes, so that the text prints and is valid JSON."""
+    """Escape undecodable bytes, so that the text prints."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -101,8 +101,8 @@ def put_folder(work: Path, folder: Path) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write UTF-8 text so that it is whole or absent."""
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    """Write UTF-8 text so that it is whole or absent; undecodable bytes (of file names) are escaped."""
+    write_whole(path, lambda temporary: temporary.write_text(text, "utf-8", "backslashreplace"))
 
 
 def file_hash(path: Path) -> str:

@@ -70,6 +70,7 @@ class Job(ABC):
         self.folder = RunFolder(path)
         self.log = path / "steps.log"
         self._ran_a_command = self._is_done = False
+        self._waited = 0.0  # seconds, for other runs
 
     @abstractmethod
     def steps(self) -> None:
@@ -115,7 +116,7 @@ class Job(ABC):
             yield
         finally:
             if self._ran_a_command:
-                session["seconds"] = round(time.monotonic() - clock, 1)
+                session["seconds"] = round(time.monotonic() - clock - self._waited, 1)
                 with suppress(OSError, UserError), self.folder.changing() as record:
                     record.setdefault("sessions", []).append(session)
 
@@ -252,7 +253,9 @@ class Job(ABC):
             yield
             return
         waiting = f"another run is making what this one needs ({path.name}): waiting for it"
+        clock = time.monotonic()
         with self.locks.hold(path, float("inf"), lambda: self.say(waiting)):
+            self._waited += time.monotonic() - clock
             yield
 
     def check_start(self, start: Path, *, begun: bool) -> None:

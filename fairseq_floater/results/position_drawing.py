@@ -143,6 +143,7 @@ def _draw_norms(axes: Any, table: PositionTable) -> None:
     known = float(norms[: table.trained].max())
     if float(norms.max()) > _LOGARITHMIC_FROM * known > 0:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")  # the default writes TeX, which `figures` turns off
         axes.set_ylabel("logarithmic")
     else:
         axes.set_ylim(0, 1.08 * float(norms.max()) or 1.0)

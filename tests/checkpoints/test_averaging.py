@@ -1,5 +1,6 @@
 """Averaging: which checkpoints are taken, what is averaged, and what is refused."""
 
+import os
 from argparse import Namespace
 from pathlib import Path
 
@@ -255,6 +256,10 @@ def test_a_broken_last_checkpoint_is_replaced_by_the_newest_whole_one(tmp_path):
     best.write_bytes(b"half")
     assert "checkpoint_best.pt was damaged; replaced by" in repair_last(folder)
     assert best.read_bytes() == (folder / "checkpoint1.pt").read_bytes()
+    os.utime(folder / "checkpoint1.pt", (1, 1))
+    for path in (best, last):
+        path.write_bytes(b"half")
+    assert f"resuming from {folder / 'checkpoint2.pt'}" in repair_last(folder)
     best.unlink()
     for path in folder.glob("checkpoint?.pt"):
         path.unlink()

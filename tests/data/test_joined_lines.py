@@ -17,7 +17,9 @@ MARK = "<s2>"
 
 def test_every_form_of_a_split_has_its_sentences_in_order(numbers: Path, tmp_path: Path) -> None:
     (numbers / "test.groups").write_text("long\n" * 30)
-    joined = join_lines(numbers, tmp_path / "out", segments=[2, 4], separator=MARK)
+    raw = tmp_path / "text\udcff"  # a name in another encoding
+    raw.symlink_to(numbers)
+    joined = join_lines(raw, tmp_path / "out", segments=[2, 4], separator=MARK)
     assert [*joined.folder.glob("*.groups")] == [joined.folder / "test.groups"]
     forms = {"train": [1, 2, 4], "valid": [1, 2, 4], "test": [1], "test_2": [2], "test_4": [4]}
     for name, sizes in forms.items():

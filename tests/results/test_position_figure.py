@@ -249,6 +249,17 @@ def test_past_the_trained_length_curves_are_dashed(tmp_path):
     assert output.read_text().count("stroke-dasharray") == 4  # the norm and three components
 
 
+def test_the_numbers_of_a_logarithmic_axis_are_plain(tmp_path):
+    rows = torch.eye(1, DIM) * (1 + torch.arange(48.0)[:, None]) ** 3
+    path = save_model(tmp_path / "model.pt", "learned", change=encoder_rows(rows))
+    output = tmp_path / "figure.svg"
+    draw(path, output, stack="encoder", trained_length=16, length=48)
+    drawn = output.read_text()
+    assert (
+        "<!-- logarithmic -->" in drawn and "<!-- 1000 -->" in drawn and "mathdefault" not in drawn
+    )
+
+
 def test_the_result_is_json_and_a_table(tmp_path, undrawn):
     figure = draw(save_model(tmp_path / "model.pt"), stack="encoder", trained_length=4)
     back = json.loads(json.dumps(dataclasses.asdict(figure)))
