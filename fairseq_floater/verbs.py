@@ -206,6 +206,11 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def positives(text: str) -> list[int]:
+    """Parse whole numbers of at least 1, separated by commas."""
+    return [positive(number) for number in text.removesuffix(",").split(",")]
+
+
 def shell_words(option: str, text: str) -> list[str]:
     """Return the words of an option's value, as a shell reads them.
 

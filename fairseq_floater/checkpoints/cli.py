@@ -14,7 +14,7 @@ from fairseq_floater.checkpoints.position_loss import BREAK_MODES, MASKINGS, pos
 from fairseq_floater.checkpoints.predictions import BENCHMARKS, predict
 from fairseq_floater.checkpoints.warm_start import WarmStartReport, warm_start
 from fairseq_floater.errors import UsageError
-from fairseq_floater.verbs import add_verb, positive
+from fairseq_floater.verbs import add_verb, positive, positives
 
 
 def add_warm_start(verbs: Any) -> None:
@@ -148,7 +148,7 @@ def add_position_loss(verbs: Any) -> None:
     add("checkpoint", type=Path, metavar="CHECKPOINT", help="a translation model or a RoBERTa")
     add("data", type=Path, metavar="DATA", help="binarised text with its dictionaries")
     text = "ends of the bins of token positions: 32,64 is tokens 0-31 and 32-63; the last row is all tokens"
-    add("--bins", type=_ends, required=True, metavar="N,N", help=text)
+    add("--bins", type=positives, required=True, metavar="N,N", help=text)
     add("--split", default="valid", metavar="NAME", help="of DATA (valid)")
     text = "sentences or blocks in a batch (32)"
     add("--batch-size", type=positive, default=32, metavar="N", help=text)
@@ -182,7 +182,3 @@ def add_predict(verbs: Any) -> None:
     add("--split", default="valid", metavar="NAME", help="of DATA (valid)")
     text = "examples in a batch, for GLUE and RACE (32)"
     add("--batch-size", type=positive, default=32, metavar="N", help=text)
-
-
-def _ends(text: str) -> list[int]:
-    return [positive(end) for end in text.split(",")]

@@ -13,7 +13,7 @@ from fairseq_floater.data.understanding import quizzes as quiz_files
 from fairseq_floater.data.wmt14 import recipe
 from fairseq_floater.errors import UserError
 from fairseq_floater.files import USER_DIR
-from fairseq_floater.verbs import add_parts, add_verb, from_options, positive
+from fairseq_floater.verbs import add_parts, add_verb, from_options, positive, positives
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ sentences of test. scripts/prepare_text.sh takes OUT_DIR, with --separator.""",
 
 
 def _counts(text: str) -> list[int]:
-    return sorted({positive(count) for count in text.split(",")} - {1})
+    return sorted({*positives(text)} - {1})
 
 
 def add_wmt14(verbs: Any) -> None:

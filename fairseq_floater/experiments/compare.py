@@ -34,8 +34,8 @@ from fairseq_floater.records import read_json
 _MOST_JOBS = 4  # trainings at a time on a CPU, unless --jobs says more
 # Above the maximum, scoring two hundred systems takes many minutes.
 _FEWEST_RESAMPLES, _MOST_RESAMPLES = 1000, 10_000
-# Resamples for each comparison with the baseline. Corrected for the number of comparisons, a p-value can then
-# still be 0.01; with the maximum and five hundred systems, 0.05.
+# Resamples for each comparison with the baseline. The smallest p-value after Holm's correction is then 0.01;
+# with the maximum and five hundred systems, 0.05.
 _RESAMPLES_A_SYSTEM = 100
 _WHERE = """
 Table   {work}/{table}.md, {work}/{table}.json

@@ -98,10 +98,11 @@ class Comparison:
     def listed(self) -> list[ListedSystem]:
         """Return the systems; raises UsageError for invalid options."""
         entries = [e if isinstance(e, dict) else {"options": e} for e in self.systems]
-        runs = [system_from_words(entry["options"]) for entry in entries]
         return [
-            ListedSystem(run, entry["options"], entry.get("label", run.label))
-            for run, entry in zip(runs, entries)
+            ListedSystem(
+                run := system_from_words(e["options"]), e["options"], e.get("label", run.label)
+            )
+            for e in entries
         ]
 
 

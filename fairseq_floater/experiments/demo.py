@@ -38,8 +38,8 @@ Scored on lines of trained length and on longer ones. A second run skips what is
 _JOBS = 2  # at a time, with one thread each: the models are too small for more threads
 _WHERE = """
 plain is fairseq's sinusoidal Transformer from random parameters. The two warm systems continue its training.
-The two others train from random parameters. All systems but plain have as many updates in all; those of a
-warm system include plain's.
+The two others train from random parameters. All systems but plain have the same number of updates, in which
+those of plain count for a warm system.
 
 Page        {work}/page.html: everything below in a browser
 Figure      {work}/scores.png
@@ -61,7 +61,7 @@ def run(work: Path, dry_run: bool) -> None:
     cells = [Cell(r.system.name, work / r.system.name, partial(Protocol, r)) for r in requests]
     with launcher.signals():
         if any(run_cells(cells, launcher, _JOBS, stop_early=True)):
-            raise UserError("The demo stopped: a system above failed. Run it again to continue.")
+            raise UserError("The demo stopped: see the message above. Run it again to continue.")
         options = ["--figure", work / "scores.png", "--json", work / "results.json"]
         launcher.run(floater("table", work, *options), name="table")
         launcher.run(floater("page", work, work / "page.html"), name="page")

@@ -82,8 +82,8 @@ def untrained_distances(
     Args:
         options: the complete options of the training.
         data: binarised data. Of the longest sentences of the two sides, the shorter one counts.
-        threshold: threshold of a split by length. Until data are made, it is the longest training
-            sentence: sources of fewer tokens train, and each ends with one more symbol.
+        threshold: threshold of a split by length. Until data are made, it stands for the longest training
+            sentence: at most threshold - 1 tokens and an end symbol.
     """
     if DEFAULT_TARGETS[options.position_encoder] != "attention":
         return None  # signals have no such limit: the data need not be read

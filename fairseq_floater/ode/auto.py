@@ -5,10 +5,10 @@ too fine for one flow and ten times too coarse for another. So `choose` takes th
 estimated errors are small enough, and `flow_solver.py` calls it again now and then.
 
 Errors are estimated in windows: over the first 32 rows, the first 64, and so on. A row's error is relative
-to the row's largest value. The gradient is that of a functional that weighs all rows of the window alike,
-and its error is relative to its norm. A batch of sentences is a mixture of such windows, so its gradient
-is no worse than the worst window's. Over the whole table alone, the large late rows, which few
-sentences reach, would hide the errors of the early rows.
+to the row's largest value. The gradient is that of a sum that weighs all rows of the window alike, and its
+error is relative to its norm. A batch of sentences mixes such windows, so its gradient is no worse than
+the worst window's. Over the whole table alone, the large late rows, which few sentences reach, would hide
+the errors of the early rows.
 """
 
 from __future__ import annotations

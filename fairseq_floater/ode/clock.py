@@ -9,6 +9,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from fairseq_floater.ode.kept import keep
+
 LINEAR, LOG = "linear", "log"
 # The default T of ``log``, in tokens.
 DEFAULT_BEND = 32.0
@@ -59,15 +61,13 @@ class Clock:
             return self.delta * positions
         return self.delta * self.bend * torch.log1p(positions / self.bend)
 
-    def of_tokens(self, num_tokens: int) -> Tensor:
-        """Return the times of tokens 0 .. N - 1: float64 [N]."""
-        return self.times(torch.arange(num_tokens, dtype=torch.float64))
+    @keep(256)
+    def of_tokens(self, num_rows: int, rows_per_token: int = 1) -> Tensor:
+        """Return the times of positions 0, 1/r, 2/r, ... in tokens: float64 [N], cached."""
+        return self.times(torch.arange(num_rows, dtype=torch.float64) / rows_per_token)
 
     def position(self, time: float) -> float:
         """Return the position of ``time`` in tokens: the inverse of :meth:`times`."""
         if self.bend is None:
             return time / self.delta
         return self.bend * math.expm1(time / (self.delta * self.bend))
-
-    def __str__(self) -> str:
-        return LINEAR if self.bend is None else f"{LOG}:{self.bend:g}"

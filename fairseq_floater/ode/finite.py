@@ -1,10 +1,10 @@
 """Stop a run whose flow leaves the range of its dtype.
 
-The rule: a trajectory that is not finite stops the run. So does a gradient with respect to p(0) that is
-not finite, if the gradient that came in from the model was finite. An infinite or NaN gradient from the
-model (which may overflow under fairseq's loss scaling) is passed on. So is a gradient of the dynamics'
-parameters that overflows by itself. With ``--fp16`` and ``--amp`` fairseq then skips the update and lowers
-the scale; in float32 it stops. torchdiffeq's adjoint solves again backwards, with further errors.
+Two things stop the run: a trajectory that is not finite, and a gradient of p(0) that became infinite or
+NaN inside the flow. Other bad gradients are passed on: those that came from the model (which may overflow
+under fairseq's loss scaling), and those of h's parameters. With ``--fp16`` and ``--amp`` fairseq then skips
+the update and lowers the scale; in float32 it stops. torchdiffeq's adjoint solves again backwards, with
+further errors.
 """
 
 from __future__ import annotations

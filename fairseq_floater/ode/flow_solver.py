@@ -86,7 +86,7 @@ class FlowSolver:
         self.label = label
         self.record = SolveRecord()
         self._options = options
-        self._tried = {"candidates": candidates} if candidates else {}
+        self._candidates = candidates
         self._chosen: dict[str, Any] | None = None
         self._period: int | None = None
         self._longest = FEWEST_TOKENS_MEASURED  # of training
@@ -178,7 +178,7 @@ class FlowSolver:
         solver, step = engine_for(self._options, p0.device.type)
         gradient = self._options["floater_gradient"]
         if self._options["floater_solver"] == AUTO and step is None:
-            choice = choose(dynamics, p0, times, training, **self._tried)
+            choice = choose(dynamics, p0, times, training, candidates=self._candidates)
             self.record.learn(choice.record)
             self._report(choice, training)
             return {**choice.options, "gradient": gradient}

@@ -67,7 +67,7 @@ def complete(args: Any, stacks: int | None = None) -> type[PositionEncoder]:
     if args.position_target is None:
         args.position_target = POSITION_ENCODERS[args.position_encoder].targets[0]
     encoder = encoder_class(args.position_encoder, args.position_target)
-    refuse(args, encoder, encoder_options(args), WarpLaw.read(args), stacks)
+    refuse(args, encoder, stacks)
     return encoder
 
 

@@ -164,16 +164,6 @@ class PositionEncoder(KeptTable):
         return ()
 
     @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        """Return the options and their values in one phrase, for the log at start."""
-        values = [(o.name.lstrip("-"), options[o.dest]) for o in cls.options]
-        return ", ".join(
-            name if value is True else f"{name} {value}"
-            for name, value in values
-            if value is not None and value is not False
-        )
-
-    @classmethod
     def warning(cls, options: dict[str, Any], target: str) -> str | None:
         """Return a warning for the log at start, or None."""
         return None

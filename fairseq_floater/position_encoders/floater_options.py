@@ -61,7 +61,7 @@ FLOATER_OPTIONS = (
         ),
         choices=(AUTO, *ENGINES),
     ),
-    Option("--floater-step-size", None, "solver step in units of time", float),
+    Option("--floater-step-size", None, "solver step in units of time", float, above=0),
     Option(
         "--floater-gradient",
         "direct",
@@ -168,33 +168,16 @@ def solver_candidates(options: dict[str, Any]) -> list[tuple[str, float]]:
     return [(engine, options["floater_delta"] / count) for engine, count in _STEPS_TRIED]
 
 
-def step_in_force(options: dict[str, Any]) -> float | str:
-    """Return the solver's step, or how it chooses one.
-
-    Raises:
-        ValueError: solver, step and gradient do not go together.
-    """
-    solver, step = options["floater_solver"], options["floater_step_size"]
-    gradient = options["floater_gradient"]
-    if solver != AUTO:
-        return checked_step_size(solver, step, gradient) or "adaptive"
-    if gradient == "adjoint":
+def check_solver(options: dict[str, Any]) -> None:
+    """Raise ValueError if solver, step and gradient do not go together."""
+    solver, gradient = options["floater_solver"], options["floater_gradient"]
+    if gradient == "adjoint" and solver not in TORCHDIFFEQ_SOLVERS:
         raise ValueError(
             "`--floater-gradient` adjoint needs `--floater-solver` to be one of torchdiffeq's "
-            f"({', '.join(TORCHDIFFEQ_SOLVERS)}), but is auto."
+            f"({', '.join(TORCHDIFFEQ_SOLVERS)}), but is {solver}."
         )
-    if step is None:
-        return "by measured error"
-    for device in ("cpu", "cuda"):  # each has other engines
+    for device in ("cpu", "cuda"):  # `auto` has other engines on each
         checked_step_size(*engine_for(options, device), gradient)
-    return float(step)
-
-
-def in_force(options: dict[str, Any]) -> dict[str, Any]:
-    """Return ``options`` with defaults in place of those that are not given, for the log."""
-    options = solver_options(options)
-    resolved = {"floater_step_size": step_in_force(options), "floater_train": scope(options)}
-    return {**options, **resolved, "floater_gap": options["floater_gap"] or None}
 
 
 def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
@@ -227,7 +210,7 @@ def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
                 "p(0) and linear time."
             )
     yield from relative_faults(options, target)
-    step_in_force(options)
+    check_solver(options)
 
 
 def relative_faults(options: dict[str, Any], target: str) -> Iterator[str]:

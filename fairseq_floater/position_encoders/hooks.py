@@ -104,10 +104,6 @@ class PositionBias(NamedTuple):
     positions: Tensor | None
     holds_bias: bool = False
 
-    def one_per_sentence(self, beam_size: int) -> PositionBias:
-        """Keep the first copy of each sentence: B of B * beam_size."""
-        return self._replace(positions=first_copies(self.positions, 1, beam_size))
-
     def followed_by(self, other: PositionBias, batch: int) -> PositionBias:
         """Append the biases of ``other``'s tokens, for keys that are joined in time."""
         table, positions, start = torch.cat([self.table, other.table]), [], 0
@@ -135,8 +131,12 @@ class ProjectionBiases(AttentionHooks):
         )
 
     def one_per_sentence(self, beam_size: int) -> ProjectionBiases:
-        of_keys = {s: self.biases[s].one_per_sentence(beam_size) for s in "kv" if s in self.biases}
-        return ProjectionBiases({**self.biases, **of_keys})
+        of_keys = {s: bias for s, bias in self.biases.items() if s in "kv"}
+        first = {
+            s: bias._replace(positions=first_copies(bias.positions, 1, beam_size))
+            for s, bias in of_keys.items()
+        }
+        return ProjectionBiases({**self.biases, **first})
 
 
 def own_bias(projection: Any) -> Tensor | None:

@@ -23,7 +23,6 @@ from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tab
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.transforms import Places, Positions, gather_rows
 
-ATTENTION = "attention"
 BIAS_DIRECTION = Option(
     "--bias-direction",
     "offset",
@@ -64,7 +63,7 @@ class AttentionPart(BlockPositions, AttentionHooks):
 class AttentionPositions(PositionEncoder):
     """Prepare, once a forward pass, the tensors that the blocks' attentions need."""
 
-    targets = (ATTENTION,)
+    targets = ("attention",)
     acts_on = "logits"
     part = AttentionPart
     base = "replaced"

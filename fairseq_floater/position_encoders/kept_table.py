@@ -135,8 +135,7 @@ class KeptTable(nn.Module, ABC):
             num_positions: N, unless :attr:`table_length` sets it.
             blocks: the parts of the blocks that receive positions.
             dtype: of the model.
-            rows_per_token: more than 1 if tokens may stand between two positions; the N rows are then that
-                much closer, and in training nothing is kept.
+            rows_per_token: above 1, tokens may stand between whole positions, and training keeps no table.
             rows_before: how many of the N rows lie before position 0, in such training.
 
         Raises:

@@ -26,7 +26,6 @@ from fairseq_floater.position_encoders.floater_options import (
     FLOATER_OPTIONS,
     XL,
     floater_faults,
-    in_force,
     relative_faults,
     trains_start,
 )
@@ -148,16 +147,6 @@ class DistanceFlow(DistanceScores):
                 )
 
     @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        clock = distance_clock(options)
-        time = "ln(1 + distance)" if clock is LOG_DISTANCE else f"{clock}, delta {clock.delta:g}"
-        unsaid = dict.fromkeys(
-            ("floater_delta", "floater_time", "floater_gap", "floater_update_interval")
-        )
-        shown = {**options, **unsaid, "floater_relative": relative_form(options)}
-        return f"time {time}, {super().describe(shown, target)}"
-
-    @classmethod
     def rounds_distances(cls, options: dict[str, Any]) -> bool:
         return relative_form(options) != XL
 
@@ -221,10 +210,6 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
     def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
         yield from floater_faults(options, target)
         yield from super().faults(options, target)
-
-    @classmethod
-    def describe(cls, options: dict[str, Any], target: str) -> str:
-        return super().describe(in_force(options), target)
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

@@ -87,10 +87,7 @@ class RotationFlowPositions(PositionSignal):
     part = StartingRows
     continuous = True
     before_start = True
-    targets = (
-        *PositionSignal.targets,
-        "relative",
-    )  # the last is another class, in `relative_flow.py`
+    targets = (*PositionSignal.targets, "relative")  # relative: RelativeRotationPositions
     options = (
         Option(
             "--rotation-frequency",

@@ -44,22 +44,15 @@ if TYPE_CHECKING:
 TWO_STACKS, ONE_STACK = 2, 1
 
 
-def refuse(
-    args: Any,
-    encoder: type[PositionEncoder],
-    options: dict[str, Any],
-    law: WarpLaw | None,
-    stacks: int | None,
-) -> None:
+def refuse(args: Any, encoder: type[PositionEncoder], stacks: int | None) -> None:
     """Raise ValueError with the message of the first rule that complete options break.
 
     Args:
         args: the model's options, complete; a Namespace or Hydra's DictConfig, which has no ``vars``.
         encoder: the class that ``args`` name.
-        options: the encoder's, by ``dest``.
-        law: how training moves positions.
         stacks: number of stacks of the model; None: do not check fairseq's options.
     """
+    options, law = encoder_options(args), WarpLaw.read(args)
     messages = chain(
         _position_faults(args, encoder),
         _attention_faults(args, encoder),
@@ -132,7 +125,8 @@ def _moved_position_faults(
     """Refuse moved positions that the encoder does not have, or that would change nothing."""
     name, given = encoder.name, [o.name for o in WARP_OPTIONS if getattr(args, o.dest) is not None]
     if not encoder.takes_stretch(options):
-        phrase = encoder.describe(options, args.position_target)
+        set_options = [o for o in encoder.options if options[o.dest] != o.default]
+        phrase = ", ".join(f"{o.name.lstrip('-')} {options[o.dest]}" for o in set_options)
         details = f" ({phrase})" if encoder.continuous else ""
         yield (
             f"`{given[0]}` needs positions between two tokens ({_encoders_with('continuous')}), but "

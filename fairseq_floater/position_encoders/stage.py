@@ -20,8 +20,6 @@ from fairseq_floater.position_encoders.base import BlockPositions, PositionEncod
 from fairseq_floater.position_encoders.hooks import IncrementalState, Tables
 from fairseq_floater.position_encoders.transforms import Tokens, token_positions
 
-STAGE = "stage"
-
 
 class ForwardPass(NamedTuple):
     """Hold a stage's arguments in one forward pass of its stack.
@@ -76,7 +74,7 @@ class InputStage(PositionEncoder):
     dropout.
     """
 
-    targets = (STAGE,)
+    targets = ("stage",)
     base = "replaced"
     tabulated = False
 

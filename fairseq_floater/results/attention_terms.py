@@ -150,9 +150,9 @@ class _Readers:
     ) -> Tensor:
         """Return the part's bias [probes, H, M]; queries or keys are each unit vector in turn, else zero.
 
-        The bias is linear in queries and in keys. So its squares, summed over all D unit vectors, are its
-        variance over tokens with independent channels of variance 1. The tokens between a key and the
-        query are zero vectors too, so what depends on them is decided by parameters alone.
+        The bias is linear in queries and in keys. So the sum of its squares over all D unit vectors is its
+        variance over random tokens (independent channels, variance 1). The tokens between a key and the
+        query are zero vectors, so only parameters act there.
         """
         probes = self.width if of_query or of_keys else 1
         unit = torch.eye(self.width)[:, None, None]

@@ -19,7 +19,7 @@ from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint
 from fairseq_floater.checkpoints.rebuild import build_model
 from fairseq_floater.experiments.system import PLAIN
 from fairseq_floater.figures import checked_format
-from fairseq_floater.position_encoders import distance_warning, encoder_class, encoder_options
+from fairseq_floater.position_encoders import distance_warning, encoder_class, signature
 from fairseq_floater.position_encoders.eval_law import NONE
 from fairseq_floater.position_encoders.registry import ALL_BLOCKS, INPUT_BLOCK, block_numbers
 from fairseq_floater.records import markdown_table
@@ -44,7 +44,7 @@ class PositionFigure:
     output: str
     encoder: str
     model: str
-    details: str
+    positions: str  # their signature
     trained_lengths: dict[str, int | None]
     tables: list[dict[str, Any]] = field(default_factory=list)
     terms: list[dict[str, Any]] = field(default_factory=list)
@@ -59,8 +59,7 @@ class PositionFigure:
 
     @property
     def signature(self) -> str:
-        words = [Path(self.checkpoint).name, f"fairseq_floater {__version__}", self.encoder]
-        return " · ".join(filter(None, [*words, self.details]))
+        return f"{Path(self.checkpoint).name} · {self.positions}"
 
     def format_text(self) -> str:
         unit = "T" if any(self.trained_lengths.values()) else "N"
@@ -217,21 +216,21 @@ def _read(
 
 
 def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
-    """Return the encoder's name, a description of the model, and one of the encoder's options."""
+    """Return the encoder's name, a description of the model, and the signature of its positions."""
     if not isinstance(model, PositionedModel):
         kind = "learned" if args.encoder_learned_pos else "sinusoidal"
-        return PLAIN, f"{PLAIN} {_family(args).name}, {kind} positions", ""
+        words = f"{PLAIN} {_family(args).name}, {kind} positions"
+        return PLAIN, words, f"encoder:{PLAIN}|version:{__version__}"
     target = args.position_target
     encoder = encoder_class(args.position_encoder, target)
-    options = encoder_options(args)
     where = "inside attention" if target in ("attention", "relative") else f"target {target}"
     chosen = args.position_blocks
     if chosen not in (ALL_BLOCKS, INPUT_BLOCK):  # the figure counts blocks from 1
         chosen = ", ".join(str(number + 1) for number in block_numbers(chosen) or ())
     words = f"{encoder.title}, {where}, blocks {chosen}"
-    has_delta = "floater_delta" in options and target != "relative"
-    words += f", delta {options['floater_delta']}" if has_delta else ""
-    return encoder.name, words, encoder.describe(options, target)
+    has_delta = encoder.name == "floater" and target != "relative"
+    words += f", delta {args.floater_delta}" if has_delta else ""
+    return encoder.name, words, signature(args)
 
 
 def _selected(

@@ -106,7 +106,6 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
             cfg,
             cfg.encoder,
             self_attention=True,
-            xformers_att_config=cfg.encoder.xformers_att_config,
         )
 
     def forward(
@@ -159,7 +158,6 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
             add_bias_kv=add_bias_kv,
             add_zero_attn=add_zero_attn,
             self_attention=not cfg.cross_self_attention,
-            xformers_att_config=cfg.decoder.xformers_att_config,
         )
 
     def build_encoder_attention(self, embed_dim: int, cfg: Any) -> PositionBiasedAttention:
@@ -170,7 +168,6 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
             kdim=cfg.encoder.embed_dim,
             vdim=cfg.encoder.embed_dim,
             encoder_decoder_attention=True,
-            xformers_att_config=cfg.encoder.xformers_att_config,
         )
 
     def forward(
@@ -303,9 +300,3 @@ def projection_of(block: Any, stream: str) -> Any:
     cross, _, name = stream.rpartition("_")
     attention = block.encoder_attn if cross else block.self_attn
     return getattr(attention, f"{name}_proj")
-
-
-def source_is_cached(block: Any, incremental_state: IncrementalState | None) -> bool:
-    """Return whether ``block`` holds the source's keys from an earlier step, biases included."""
-    attention = getattr(block, "encoder_attn", None) or block.self_attn
-    return bool(attention.holds_keys(incremental_state))

@@ -26,7 +26,7 @@ from fairseq_floater.position_encoders.signal import (
 )
 from fairseq_floater.position_encoders.transforms import Tokens, Warp
 from fairseq_floater.transformer.attention import PositionBiasedAttention
-from fairseq_floater.transformer.blocks import PositionBiasedDecoderBlock, source_is_cached
+from fairseq_floater.transformer.blocks import PositionBiasedDecoderBlock
 from fairseq_floater.transformer.decoding_cache import NewOrder, changed_tokens, read_token
 from fairseq_floater.transformer.decoding_weights import prepare_projections
 from fairseq_floater.transformer.masks import summed, window_mask
@@ -288,7 +288,8 @@ class PositionedDecoder(TransformerDecoderBase):
         if self.source_positions is None or states is None:
             return PreparedPositions()
         crosses = self.source_positions.spec.crosses
-        if not crosses and source_is_cached(all_blocks(self)[0], incremental_state):
+        first: Any = all_blocks(self)[0]
+        if not crosses and (first.encoder_attn or first.self_attn).holds_keys(incremental_state):
             return PreparedPositions()
         if mask is None:
             mask = states.new_zeros(states.size(1), states.size(0), dtype=torch.bool)

@@ -195,7 +195,7 @@ def read_token(incremental_state: IncrementalState, sentences: int, device: torc
 def changed_tokens(incremental_state: IncrementalState, new_order: Tensor) -> int | None:
     """Return how many of the last tokens ``new_order`` [B] changes in any row; None: perhaps all.
 
-    If the first token changes, so may the source in front of it (`--cross-self-attention`).
+    If the first token changes, all keys do: with `--cross-self-attention` the source's come first.
 
     The record of :func:`read_token` in ``incremental_state`` is reordered.
     """

@@ -37,8 +37,8 @@ class PreparedLinear(nn.Linear):
     """Linear layer that multiplies by a copy of its weight; input and output are float32.
 
     Parameters keep their names and values, and the copy is in no state dict. It is rebuilt when the
-    parameters are replaced or changed, except by writing into ``weight.data``. With gradients on, and
-    under ``torch.compile``, the layer multiplies by ``weight`` itself.
+    parameters are replaced or changed, except by writing into ``weight.data``. With gradients on, under
+    ``torch.compile`` and under autocast, the layer multiplies by ``weight`` itself.
     """
 
     weights: str
@@ -56,7 +56,8 @@ class PreparedLinear(nn.Linear):
         self.multiply = _product(*parameters, self.weights)
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        usual = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if usual or x.dtype != self.weight.dtype:
             return super().forward(x)
         if self.copied != self._current():
             self.prepare()
@@ -166,9 +167,9 @@ def _int8(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def _int8_product(few: Any, many: Any, bias: Tensor | None, narrow: bool, x: Tensor) -> Tensor:
-    """Multiply ``x`` [T, B, I], quantised with one range for all tokens.
+    """Multiply ``x`` [T, B, I] of a block, or [B, T, I] at the output, quantised with one range.
 
-    The tokens of a single decoding step have similar ranges. The tokens of a whole sentence may not,
+    The tokens of a block's decoding step have similar ranges. The tokens of a whole sentence may not,
     since a signal may grow along it. So each of them is divided by its largest entry first.
     """
     largest = None

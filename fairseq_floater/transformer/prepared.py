@@ -33,9 +33,8 @@ class PreparedPositions:
 class PreparedSignal(PreparedPositions):
     """Hold the rows of a signal.
 
-    Blocks take them as flat arguments. First come the row numbers of the tokens, as `gather_rows` takes
-    them. Then comes whether the rows include the projections' biases, and then the rows of each stream,
-    [N, C].
+    A block gets, in this order: the row numbers of the tokens (see `gather_rows`), whether the rows include
+    the projections' biases, and the rows of each stream, [N, C].
 
     Args:
         signal: the position encoder that the rows belong to.

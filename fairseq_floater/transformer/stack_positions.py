@@ -120,10 +120,8 @@ def _spec(
 def _max_positions(cfg: Any, side: str, streams: tuple[str, ...]) -> int:
     """Return how many positions a table of fixed length needs, at least."""
     if streams == CROSS_STREAMS:
-        longest: float = max(
-            cfg.max_source_positions, cfg.max_target_positions * cfg.position_cross_ratio
-        )
-        return math.ceil(longest)
+        targets = math.ceil(cfg.max_target_positions * cfg.position_cross_ratio)
+        return max(cfg.max_source_positions, targets)
     return int(cfg.max_source_positions if side == "source" else cfg.max_target_positions)
 
 

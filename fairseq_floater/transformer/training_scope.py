@@ -18,7 +18,7 @@ from fairseq_floater.transformer.owners import biases_of, positions_of
 
 
 def restrict_training(model: nn.Module, args: Namespace) -> None:
-    """Freeze all but h and p(0) if ``args``, complete, train only the flow; else biases that p(0) replaces.
+    """If ``args`` train only the flow, freeze all but h and p(0); otherwise the biases that p(0) replaces.
 
     h and p(0) decide by themselves whether they are trained. Modules that are added later, such as the
     heads that a task registers, are trained.

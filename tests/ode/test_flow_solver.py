@@ -76,6 +76,16 @@ def tokens(measured):
     return [len(times) for times in measured]
 
 
+def test_an_evaluation_does_not_take_the_engine_of_a_training(measured):
+    trained, evaluated = model(), model().eval()
+    step(trained)
+    before = len(measured)
+    evaluated.load_state_dict(trained.state_dict())
+    with torch.no_grad():
+        step(evaluated)
+    assert len(measured) == before + 3
+
+
 def test_in_training_errors_are_measured_as_far_as_sentences_have_gone(measured):
     trained = model()
     for longest in (5, 60, 100, 90, 5):

@@ -119,7 +119,11 @@ REFUSED = [
     ("floater", {**SINUSOID, "floater_time": "log"}, "`--floater-time` must not be log with"),
     ("floater", {**SINUSOID, "floater_init_scale": 0.1}, r"-scale` must not be 0\.1 with"),
     ("floater", {**SINUSOID, "position_combine": "multiply"}, "begin with rows of zeros"),
-    ("floater", {"floater_step_size": -1.0, **RELATIVE}, "`step_size` must be positive"),
+    (
+        "floater",
+        {"floater_step_size": -1.0, **RELATIVE},
+        "`--floater-step-size` must be positive",
+    ),
     (
         "floater",
         {"position_shift": "500", "no_token_positional_embeddings": True, **RELATIVE},
@@ -127,7 +131,6 @@ REFUSED = [
     ),
     ("none", {"attention_kind": "linear", "attention_log_length": 9}, "must be 0 with .* is 9"),
     ("floater", {"attention_kind": "linear", **RELATIVE}, "`--attention-kind` must be softmax"),
-    ("floater", {"floater_step_size": 0.0}, "`step_size` must be positive"),
     ("floater", {"floater_gradient": "adjoint"}, "adjoint.*needs.*but is auto"),
     ("floater", {"ddp_backend": "fully_sharded"}, "-backend` must not be fully_sharded"),
     (

@@ -5,14 +5,12 @@ import sys
 from argparse import Namespace
 
 import pytest
-from helpers import build
 from toy import run
 
 from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders import (
     POSITION_ENCODERS,
     complete,
-    encoder_options,
     registry,
     trained_limit,
 )
@@ -59,16 +57,6 @@ def test_one_line_more_is_one_encoder_more(monkeypatch):
     monkeypatch.setitem(registry.ENCODERS, "silent", registry.Entry("none.NoPositions", "hidden"))
     assert list(POSITION_ENCODERS)[-1] == "silent"
     assert POSITION_ENCODERS["silent"] is NoPositions
-
-
-@pytest.mark.parametrize("name", POSITION_ENCODERS)
-def test_the_phrase_in_the_log_names_the_options(name):
-    encoder = POSITION_ENCODERS[name]
-    args = build(name, target=encoder.targets[0]).cfg
-    said = encoder.describe(encoder_options(args), args.position_target)
-    for option in encoder.options:
-        value = getattr(args, option.dest)
-        assert (option.name[2:] in said) or value in (None, False), option.name
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,13 @@ def test_copies_of_float32_translate_as_before(case, weights):
     assert_same_hypotheses(actual, expected, 1e-5)
 
 
+def test_a_prepared_model_runs_under_autocast(weights):
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        expected = h.log_probs(h.visible(*ROPE), *batch())
+        actual = h.log_probs(prepared(decoding_weights=weights), *batch())
+    assert h.difference(actual, expected) <= TOLERANCES["int8"]
+
+
 @pytest.mark.parametrize("is_faster", [True, False])
 def test_float32_is_packed_where_that_is_faster(is_faster, monkeypatch):
     seconds = 0 if is_faster else 0.01

@@ -44,7 +44,7 @@ def add_mlm(verbs: Any) -> None:
     text = "learn N subwords from --train (sentencepiece)"
     add("--vocab", type=positive, metavar="N", help=text)
     add("--model", type=Path, metavar="FILE", help="a sentencepiece model to use instead")
-    add("--workers", type=positive, default=cores(8), metavar="N", help="processes (all cores)")
+    add("--workers", type=positive, default=cores(8), metavar="N", help="processes (at most 8)")
     add("--force", action="store_true", help="replace OUT if it was made from other text")
 
 

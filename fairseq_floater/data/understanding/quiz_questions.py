@@ -82,8 +82,8 @@ def _with_ends(numbers: Words, ends: tuple[bool, bool], draws: Draws) -> tuple[s
     """Order a list so that its ends are above or below one of its words; return the list and that word.
 
     Args:
-        numbers: at least ``1 + 2 * max(1, ends of one kind)`` words, so that other orders of the same
-            words have other ends.
+        numbers: at least 3 words, or 5 if both ends are on the same side, so that the words alone do not
+            tell the ends.
         ends: whether the first and the last word are above the word returned.
     """
     rising = sorted(numbers, key=rank)

@@ -225,8 +225,8 @@ class S2LScores:
         if self.stopping:
             shares = (f"{self.labels[name]} {share:.0%}" for name, share in self.stopping.items())
             notes.append(
-                "stopping: the share of the BLEU lost past the trained length that hypotheses of "
-                f"reference length restore: {', '.join(shares)}."
+                "stopping: the share of the BLEU lost past the trained length that comes back if hypotheses "
+                f"are as long as their references: {', '.join(shares)}."
             )
         if "exact" in self.kinds:
             notes.append("exact match: the share of hypotheses with the words of their reference.")

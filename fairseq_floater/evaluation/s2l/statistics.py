@@ -39,13 +39,12 @@ def bootstrap_scores(runs: Sequence[Array], score: Score, resamples: int, seed: 
 def difference_noise(ours: Array, base: Array, seed: int, *, paired: bool = True) -> Array | None:
     """Draw the noise [B] in the difference between the means over runs of two systems, [R, B] each.
 
-    A draw is the sum of two. One is a resample of sentences. The other is for training seeds: their
-    variance is estimated from few runs, so it follows Student's distribution, with Welch's degrees of
-    freedom. For constant rows, :func:`p_value` gives the p-value of a t test; sentences only add to it.
-    (Satterthwaite's degrees of freedom for the sum of both variances are too many whenever the few seeds
-    lie close together by chance: 2 % of null differences get a p below 0.0025.) With ``paired``, row k of
-    both systems has one seed, and three rows or more are compared pair by pair; two would leave one degree
-    of freedom.
+    Each draw adds two kinds of noise: a resample of sentences, and a draw for training seeds. The variance
+    between seeds is estimated from few runs, so that draw follows Student's distribution, with Welch's
+    degrees of freedom. Without noise from sentences, :func:`p_value` gives the p-value of a t test.
+    (Satterthwaite's formula for both variances together is too optimistic: 2 % of null differences get a p
+    below 0.0025.) With ``paired``, row k of both systems has one seed, and three rows or more are compared
+    pair by pair; two would leave one degree of freedom.
 
     Returns:
         None if a system has one run, which says nothing about seeds.
@@ -92,9 +91,9 @@ def holm(p_values: Sequence[float], comparisons: int) -> list[float]:
 def rank_ranges(values: Sequence[float], resampled: Sequence[Array]) -> list[tuple[int, int]]:
     """Return the best and the worst rank of each of S systems; rank 1 is the lowest value.
 
-    Two systems are told apart if their difference, in its standard errors, exceeds the 95 % quantile of
-    the largest such difference of any pair by chance (Tukey's range test, by bootstrap). So in 95 % of
-    cases no pair of systems that do not differ is told apart.
+    Each difference is divided by its standard error. Two systems differ if theirs is larger than the
+    largest difference of any pair in 95 % of the resamples, where chance alone makes differences (Tukey's
+    range test, by bootstrap).
 
     Args:
         values: [S] scores.
