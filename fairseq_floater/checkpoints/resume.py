@@ -34,9 +34,8 @@ def repair_last(folder: str | os.PathLike[str]) -> str:
     if best.exists() and not _is_intact(best):
         others = [*_intact_others(best)]
         if source := next(filter(_is_best, others), next(iter(others), None)):
-            write_whole(
-                best, partial(shutil.copy2, source)
-            )  # with its time: the newest may be needed
+            # With its time: the newest checkpoint may be needed below.
+            write_whole(best, partial(shutil.copy2, source))
             repaired = f"{best} was damaged; replaced by {source}; "
     if last.exists() and _is_intact(last):
         return f"{repaired}resuming from {last}"

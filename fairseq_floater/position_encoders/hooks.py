@@ -131,12 +131,12 @@ class ProjectionBiases(AttentionHooks):
         )
 
     def one_per_sentence(self, beam_size: int) -> ProjectionBiases:
-        of_keys = {s: bias for s, bias in self.biases.items() if s in "kv"}
-        first = {
-            s: bias._replace(positions=first_copies(bias.positions, 1, beam_size))
-            for s, bias in of_keys.items()
+        of_keys = {
+            stream: bias._replace(positions=first_copies(bias.positions, 1, beam_size))
+            for stream, bias in self.biases.items()
+            if stream != "q"
         }
-        return ProjectionBiases({**self.biases, **first})
+        return ProjectionBiases({**self.biases, **of_keys})
 
 
 def own_bias(projection: Any) -> Tensor | None:
