@@ -208,7 +208,7 @@ def positive(text: str) -> int:
 
 def positives(text: str) -> list[int]:
     """Parse whole numbers of at least 1, separated by commas."""
-    return [positive(number) for number in text.removesuffix(",").split(",")]
+    return [positive(number) for number in text.split(",")]
 
 
 def shell_words(option: str, text: str) -> list[str]:

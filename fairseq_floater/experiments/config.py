@@ -98,11 +98,10 @@ class Comparison:
     def listed(self) -> list[ListedSystem]:
         """Return the systems; raises UsageError for invalid options."""
         entries = [e if isinstance(e, dict) else {"options": e} for e in self.systems]
+        runs = [system_from_words(entry["options"]) for entry in entries]
         return [
-            ListedSystem(
-                run := system_from_words(e["options"]), e["options"], e.get("label", run.label)
-            )
-            for e in entries
+            ListedSystem(run, entry["options"], entry.get("label", run.label))
+            for run, entry in zip(runs, entries)
         ]
 
 

@@ -70,7 +70,6 @@ class Job(ABC):
         self.folder = RunFolder(path)
         self.log = path / "steps.log"
         self._ran_a_command = self._is_done = False
-        self._waited = 0.0  # seconds, for other runs
 
     @abstractmethod
     def steps(self) -> None:
@@ -111,12 +110,14 @@ class Job(ABC):
     def _session(self) -> Iterator[None]:
         begun, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
         session: dict[str, Any] = {"begun": begun.isoformat(timespec="seconds"), **origin()}
+        waited = self.locks.waited
         self._ran_a_command = False
         try:
             yield
         finally:
             if self._ran_a_command:
-                session["seconds"] = round(time.monotonic() - clock - self._waited, 1)
+                waited = self.locks.waited - waited
+                session["seconds"] = round(time.monotonic() - clock - waited, 1)
                 with suppress(OSError, UserError), self.folder.changing() as record:
                     record.setdefault("sessions", []).append(session)
 
@@ -253,9 +254,7 @@ class Job(ABC):
             yield
             return
         waiting = f"another run is making what this one needs ({path.name}): waiting for it"
-        clock = time.monotonic()
         with self.locks.hold(path, float("inf"), lambda: self.say(waiting)):
-            self._waited += time.monotonic() - clock
             yield
 
     def check_start(self, start: Path, *, begun: bool) -> None:

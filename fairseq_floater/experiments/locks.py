@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,8 @@ class Locks:
     def __init__(self, wait: Callable[[float], None]):
         self._wait = wait
         self.descriptors: list[int] = []
+        #: seconds spent waiting for other runs
+        self.waited = 0.0
 
     @contextmanager
     def hold(
@@ -60,13 +63,14 @@ class Locks:
         ``waiting`` is called once, when the wait begins.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = try_lock(path)
+        clock, lock = time.monotonic(), try_lock(path)
         if lock is None and waiting is not None:
             waiting()
         while lock is None and seconds > 0:
             self._wait(_POLL)
             seconds -= _POLL
             lock = try_lock(path)
+        self.waited += time.monotonic() - clock
         if lock is None:
             yield False
             return

@@ -20,11 +20,10 @@ from fairseq_floater.experiments.job import SCRIPTS, Step, Training, floater, py
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.preparation import RunRequest, TranslationJob
 from fairseq_floater.experiments.run_folder import RunFolder, write_validation
-from fairseq_floater.experiments.system import PLAIN
+from fairseq_floater.experiments.system import PLAIN, PLAIN_SIGNATURE
 from fairseq_floater.experiments.variants import Variant
 from fairseq_floater.position_encoders import signature
 from fairseq_floater.records import NUMBER, read_json
-from fairseq_floater.version import __version__
 
 # Part of the names of files with a warm start's translations.
 WARM_START_MARK = ".before"
@@ -56,7 +55,7 @@ class Protocol(TranslationJob):
         name, seed = request.system.name, request.seed
         path = self.donor if self.stage == "donor" else request.work / name
         super().__init__(request, path, name if seed is None else f"{name}, seed {seed}", launcher)
-        self.signature = f"encoder:{PLAIN}|version:{__version__}"
+        self.signature = PLAIN_SIGNATURE
 
     def single_run_command(self) -> str:
         """Return the command that makes this run alone. With another ``--work``, it makes the run again."""

@@ -16,9 +16,11 @@ from fairseq_floater.position_encoders.registry import (
     named_blocks,
 )
 from fairseq_floater.verbs import as_options, shell_words
+from fairseq_floater.version import __version__
 
 # The `--encoder` that stands for fairseq's own Transformer, untouched by the plugin.
 PLAIN = "plain"
+PLAIN_SIGNATURE = f"encoder:{PLAIN}|version:{__version__}"
 # Options of systems and machines that fairseq-train would take for its own after `--`.
 _BEFORE_DASHES = ("--encoder", "--blocks", "--target", "--scratch", "--no-base", "--data", "--cpu")
 _SYSTEM_OPTION = {

@@ -17,7 +17,7 @@ from typing import Any
 from fairseq_floater.checkpoints.families import STACKS, Family, architecture, family_of
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
 from fairseq_floater.checkpoints.rebuild import build_model
-from fairseq_floater.experiments.system import PLAIN
+from fairseq_floater.experiments.system import PLAIN, PLAIN_SIGNATURE
 from fairseq_floater.figures import checked_format
 from fairseq_floater.position_encoders import distance_warning, encoder_class, signature
 from fairseq_floater.position_encoders.eval_law import NONE
@@ -220,7 +220,7 @@ def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
     if not isinstance(model, PositionedModel):
         kind = "learned" if args.encoder_learned_pos else "sinusoidal"
         words = f"{PLAIN} {_family(args).name}, {kind} positions"
-        return PLAIN, words, f"encoder:{PLAIN}|version:{__version__}"
+        return PLAIN, words, PLAIN_SIGNATURE
     target = args.position_target
     encoder = encoder_class(args.position_encoder, target)
     where = "inside attention" if target in ("attention", "relative") else f"target {target}"

@@ -101,12 +101,7 @@ class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
     """Extend fairseq's encoder layer by positions in its self-attention."""
 
     def build_self_attention(self, embed_dim: int, cfg: Any) -> PositionBiasedAttention:
-        return self._attention(
-            embed_dim,
-            cfg,
-            cfg.encoder,
-            self_attention=True,
-        )
+        return self._attention(embed_dim, cfg, cfg.encoder, self_attention=True)
 
     def forward(
         self,

@@ -5,18 +5,16 @@ import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from command_lines import value
 from fake_launcher import FakeLauncher, Laboratory
-from fake_launcher import run as run_system
 from number_systems import CONFIG, CONTROL, ROPE, SINUSOID, T5
 from toy import ROOT
 
 from fairseq_floater.cli import main
 from fairseq_floater.errors import UsageError, UserError
-from fairseq_floater.experiments import job, locks, tables
+from fairseq_floater.experiments import job, tables
 from fairseq_floater.experiments.cells import Cell, seconds_left, select
 from fairseq_floater.experiments.compare import ComparisonTable
 from fairseq_floater.experiments.compare import run as run_comparison
@@ -184,24 +182,6 @@ def test_nothing_whole_is_no_table(compare, capsys):
     with pytest.raises(UserError):
         compare("--only", "t5-*", launcher=Laboratory(fails=f"train {T5}"))
     assert "No run is finished yet: no table." in capsys.readouterr().err
-
-
-def test_waiting_for_what_another_run_makes_is_not_time_of_this_run(tmp_path, monkeypatch):
-    class Waiting(FakeLauncher):
-        now = 0
-
-        def check_stopped(self, seconds=0):
-            self.now += 100 * seconds
-
-    def busy_at_first(path):
-        return None if path.name == ".data.lock" and launcher.now == 0 else try_lock(path)
-
-    launcher = Waiting()
-    monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: launcher.now))
-    monkeypatch.setattr(locks, "try_lock", busy_at_first)
-    run_system(tmp_path, "rope", launcher, scratch=True)
-    [session] = RunFolder(tmp_path / ROPE).read()["sessions"]
-    assert launcher.now > 0 and session["seconds"] == 0
 
 
 def test_a_run_records_the_command_that_makes_it_alone(compare, tmp_path, capsys):

@@ -3,13 +3,14 @@
 import os
 import shutil
 import signal
+from types import SimpleNamespace
 
 import pytest
 from command_lines import value
 from fake_launcher import CONFIG, FakeLauncher, run
 
 from fairseq_floater.errors import UserError
-from fairseq_floater.experiments import job
+from fairseq_floater.experiments import job, locks
 from fairseq_floater.experiments.launch import BusyError, CommandError, StoppedError
 from fairseq_floater.experiments.locks import try_lock
 from fairseq_floater.experiments.run_folder import RunFolder
@@ -198,6 +199,25 @@ def test_who_waits_for_a_donor_can_be_told_to_stop(tmp_path):
         run(tmp_path, "floater", launcher)
     assert "state" not in RunFolder(tmp_path / "floater-all-qkv").read()
     os.close(lock)
+
+
+def test_waiting_for_what_another_run_makes_is_not_time_of_this_run(tmp_path, monkeypatch):
+    lock = try_lock(tmp_path / ".data.lock")
+
+    class Waiting(FakeLauncher):
+        now = 0
+
+        def check_stopped(self, seconds=0):
+            if seconds and not self.now:
+                self.now = 100
+                os.close(lock)
+
+    launcher = Waiting()
+    for module in (job, locks):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: launcher.now))
+    run(tmp_path, "rope", launcher, scratch=True)
+    [session] = RunFolder(tmp_path / "rope-all-attention-scratch").read()["sessions"]
+    assert launcher.now > 0 and session["seconds"] == 0
 
 
 def test_a_training_that_saved_and_stopped_is_not_trained(tmp_path):

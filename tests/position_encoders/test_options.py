@@ -131,6 +131,7 @@ REFUSED = [
     ),
     ("none", {"attention_kind": "linear", "attention_log_length": 9}, "must be 0 with .* is 9"),
     ("floater", {"attention_kind": "linear", **RELATIVE}, "`--attention-kind` must be softmax"),
+    ("floater", {"floater_step_size": 0.0}, "`--floater-step-size` must be positive"),
     ("floater", {"floater_gradient": "adjoint"}, "adjoint.*needs.*but is auto"),
     ("floater", {"ddp_backend": "fully_sharded"}, "-backend` must not be fully_sharded"),
     (
