@@ -29,6 +29,8 @@ MOST_OUTPUTS = 8192
 # A copy must take less than this share of the time of torch's product. It costs memory, and if the choice
 # differed from run to run, so would the rounding.
 WORTH_A_COPY = 0.8
+# Outputs and inputs of the product that shows whether this machine multiplies bfloat16 faster.
+BFLOAT16_SHAPE = 2048, 512
 # A call of oneDNN takes 20 microseconds. torch multiplies smaller weights in less time.
 FEWEST_WEIGHTS = 2**17
 
@@ -118,8 +120,18 @@ def _float32(weight: Tensor, bias: Tensor | None) -> Product | None:
 @cache
 def _packing_is_faster(threads: int, outputs: int, inputs: int) -> bool:
     """Measure whether a packed weight [outputs, inputs] is faster than the weight on this machine."""
-    if not torch.backends.mkldnn.is_available():
-        return False
+    available = torch.backends.mkldnn.is_available()
+    return available and _share_of_time(_packed, outputs, inputs) < WORTH_A_COPY
+
+
+@cache
+def _bfloat16_is_faster(threads: int) -> bool:
+    """Measure whether this machine multiplies bfloat16 faster than float32; few CPUs have bfloat16."""
+    return _share_of_time(_in_bfloat16, *BFLOAT16_SHAPE) < 1
+
+
+def _share_of_time(copy: Callable[[Tensor, None], Product], outputs: int, inputs: int) -> float:
+    """Divide the time of products with copies of weights [outputs, inputs] by that of torch's products."""
     copies = max(TIMED_WEIGHTS // (outputs * inputs), 1)
     weights = [torch.ones(outputs, inputs) for _ in range(copies)]
     x = torch.ones(FEW_ROWS, 1, inputs)
@@ -128,7 +140,7 @@ def _packing_is_faster(threads: int, outputs: int, inputs: int) -> bool:
         return min(timeit.repeat(lambda: [p(x) for p in products], number=1, repeat=20))
 
     usual = seconds([partial(F.linear, weight=weight) for weight in weights])
-    return seconds([_packed(weight, None) for weight in weights]) < WORTH_A_COPY * usual
+    return seconds([copy(weight, None) for weight in weights]) / usual
 
 
 def _packed(weight: Tensor, bias: Tensor | None) -> Product:
@@ -139,6 +151,14 @@ def _packed(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def _bfloat16(weight: Tensor, bias: Tensor | None) -> Product:
+    """Round the weights; the product rounds its inputs too, if this machine multiplies bfloat16 faster."""
+    if weight.device.type != "cpu" or _bfloat16_is_faster(torch.get_num_threads()):
+        return _in_bfloat16(weight, bias)
+    rounded = weight.bfloat16().float()
+    return _float32(rounded, bias) or partial(F.linear, weight=rounded, bias=bias)
+
+
+def _in_bfloat16(weight: Tensor, bias: Tensor | None) -> Product:
     weight, bias = weight.bfloat16(), None if bias is None else bias.bfloat16()
     if weight.device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         packed = _packed(weight, bias)

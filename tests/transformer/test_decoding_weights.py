@@ -27,7 +27,8 @@ FLOATER = ("floater", "all", "qkv")
 
 @pytest.fixture(params=[*TOLERANCES, "float32"])
 def weights(request, monkeypatch):
-    """Each kind of copy; packing is forced on all weights of float32, whether faster or not."""
+    """Each kind of copy, whether it is faster on this machine or not."""
+    monkeypatch.setattr(decoding_weights, "_bfloat16_is_faster", lambda _: True)
     monkeypatch.setattr(decoding_weights, "_packing_is_faster", lambda *_: True)
     monkeypatch.setattr(decoding_weights, "FEWEST_WEIGHTS", 1)
     return request.param
@@ -82,10 +83,27 @@ def test_a_prepared_model_runs_under_autocast(weights):
 
 
 @pytest.mark.parametrize("is_faster", [True, False])
-def test_float32_is_packed_where_that_is_faster(is_faster, monkeypatch):
+@pytest.mark.parametrize(
+    ("product", "measured"),
+    [
+        ("_packed", lambda: decoding_weights._packing_is_faster.__wrapped__(1, 2048, 2048)),
+        ("_in_bfloat16", lambda: decoding_weights._bfloat16_is_faster.__wrapped__(1)),
+    ],
+)
+def test_a_faster_product_is_found(product, measured, is_faster, monkeypatch):
     seconds = 0 if is_faster else 0.01
-    monkeypatch.setattr(decoding_weights, "_packed", lambda *_: lambda x: time.sleep(seconds))
-    assert decoding_weights._packing_is_faster.__wrapped__(1, 2048, 2048) == is_faster
+    monkeypatch.setattr(decoding_weights, product, lambda *_: lambda x: time.sleep(seconds))
+    assert measured() == is_faster
+
+
+def test_bfloat16_rounds_only_the_weights_where_float32_is_faster(monkeypatch):
+    monkeypatch.setattr(decoding_weights, "_bfloat16_is_faster", lambda _: False)
+    linear, x = torch.nn.Linear(8, 8), torch.randn(2, 3, 8)
+    decoding_weights.prepare_projections(linear, weights="bfloat16")
+    with torch.no_grad():
+        expected = torch.nn.functional.linear(x, linear.weight.bfloat16().float(), linear.bias)
+        assert h.difference(linear(x), expected) <= 1e-6
+        assert h.difference(linear(x), torch.nn.Linear.forward(linear, x)) > 0
 
 
 def test_the_state_dict_stays_and_gradients_are_of_the_parameters(weights):
