@@ -173,6 +173,7 @@ def _check(path: Path, config: Config) -> None:
     for key in left_out:
         given = getattr(data, key)
         check(given is None, key_name(f"data.{key}"), rule, given)
+    check(data.tests, "data: tests", "at least one test set", data.tests)
     if data.wmt14 is not None:
         check_one_of(path, "data: wmt14", data.wmt14, RECIPES)
         pair = f"{languages.source}-{languages.target}"

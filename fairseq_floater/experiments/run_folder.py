@@ -275,7 +275,9 @@ def check_data(folder: Path, settings: Mapping[str, str], *, rehearsal: bool) ->
         # A vocabulary of None means a ready subword model, as in short-to-long.
         value = made.get(parameter)
         if value is not None and str(value) != settings[key]:
-            raise ReportError(f"{folder} was made with {parameter} {value}, not {settings[key]}.")
+            raise ReportError(
+                f"{folder} was made with {parameter} {value}, not {settings[key] or 'a given model'}."
+            )
     if settings["wmt14"]:
         recipe = read_json(folder / "wmt14.json", {"pair": str, "rehearsal": bool})
         if recipe["pair"] != settings["wmt14"] or recipe["rehearsal"] != rehearsal:

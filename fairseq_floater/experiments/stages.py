@@ -202,10 +202,15 @@ class Experiment(ConfiguredExperiment):
         if options.get("average-of", AVERAGE_OF[0]) != AVERAGE_OF[0]:
             updates, interval = options.get("max-update"), options.get("save-interval-updates")
             # Else the average would miss the last updates, or the training would end without a checkpoint.
-            if not interval or (updates and updates % interval):
+            if not interval:
+                raise ConfigError(
+                    f"{self.path}: `average-of: updates` of {system.stage} needs `save-interval-updates`, which "
+                    "is not set."
+                )
+            if updates and updates % interval:
                 raise ConfigError(
                     f"{self.path}: `max-update` of {system.stage} must be a multiple of "
-                    f"`save-interval-updates`, {interval or 'which is not set'}, but is {updates}."
+                    f"`save-interval-updates`, {interval}, but is {updates}."
                 )
             last = budget.average * interval
             least = {"max-update": last, "keep-interval-updates": budget.average}

@@ -114,9 +114,12 @@ def test_documents_are_scored_by_their_sentences(data, runs):
     )
     (runs["bad"][0] / "losses.test.txt").unlink()
     few = {"bad": runs["bad"][:1]}
-    score = score_runs(data, few, tests=["test"], bootstrap=0, exact_match=True).scores["test"][
-        "bad"
-    ]
+    ours = range(len(hypotheses))  # of another metric, one number a sentence
+    (runs["bad"][0] / "comet.test.txt").write_text("".join(f"{number}\n" for number in ours))
+    score = score_runs(
+        data, few, tests=["test"], bootstrap=0, exact_match=True, scores="comet"
+    ).scores["test"]["bad"]
+    assert score.score.value == np.mean(ours)
     assert score.bleu.value == BLEU().corpus_score(hypotheses, [sentences["de"]]).score
     assert score.exact.value == np.mean([a == b for a, b in zip(hypotheses, sentences["de"])])
 

@@ -73,6 +73,7 @@ def write(tmp_path, change):
         (lambda c: c.pop("budget"), "the file has no `budget`"),
         (lambda c: c.update(extra=1), "the file has the unknown key extra"),
         (lambda c: c["data"].pop("vocab"), "`data` has no `vocab`"),
+        (lambda c: c["data"].update(tests=[]), "`data: tests` must be at least one test set"),
         (
             lambda c: c["budget"].update({"max-tokens": 0}),
             "`budget: max-tokens` must be a positive",

@@ -186,6 +186,8 @@ def test_data_are_what_the_configuration_describes(tmp_path):
     ):
         with pytest.raises(ReportError, match=message):
             check_data(data(tmp_path, **changes), SETTINGS, rehearsal=False)
+    with pytest.raises(ReportError, match="made with vocab 8000, not a given model"):
+        check_data(data(tmp_path, vocab=8000), {**SETTINGS, "vocab": ""}, rehearsal=False)
 
 
 def test_the_loss_before_the_first_update_is_read_from_fairseqs_log(tmp_path):

@@ -125,9 +125,19 @@ class EvaluationSet:
         """Return the counts of ``of_sentences``, [N, K]; for a document, summed over its sentences."""
         if self.separator is None:
             return of_sentences(hypotheses, self.references)
-        *pairs, places = sentences_of(hypotheses, self.references, self.separator)
-        beginnings = np.flatnonzero(np.array(places) == 0)
-        return np.add.reduceat(of_sentences(*pairs), beginnings, axis=0)
+        *pairs, _ = sentences_of(hypotheses, self.references, self.separator)
+        return self.summed(of_sentences(*pairs))
+
+    def places(self) -> list[int]:
+        """Return the position of each sentence in its document, from 0; a line without any is one."""
+        if self.separator is None:
+            return [0] * len(self)
+        *_, places = sentences_of((), self.references, self.separator)
+        return places
+
+    def summed(self, of_sentences: Array) -> Array:
+        """Sum counts of sentences [M, K] over the documents: [N, K]."""
+        return np.add.reduceat(of_sentences, np.flatnonzero(np.array(self.places()) == 0), axis=0)
 
     def members(self, name: str) -> Array:
         return np.flatnonzero([bin == name for bin in self.bins])
@@ -210,7 +220,8 @@ def _read_run(
     losses = None if loss_path is None else _read_losses(loss_path, test)
     scores = None
     if score_path is not None:
-        scores = np.array([(number, 1) for number in read_numbers(score_path, size)])
+        numbers = read_numbers(score_path, len(test.places()))
+        scores = test.summed(np.array([(number, 1) for number in numbers]))
     return SystemRun(hypotheses, lengths if (lengths >= 0).all() else None, losses, scores)
 
 

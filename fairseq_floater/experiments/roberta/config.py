@@ -129,7 +129,8 @@ def _check(path: Path, config: Config) -> None:
     check_one_of(path, "shape: arch", config.shape["arch"], ROBERTA_ARCHITECTURES.values())
     needs_vocabulary = data.bpe == "sentencepiece"
     rule = "given with sentencepiece only, and above 0"
-    fits = (data.vocab is not None) == needs_vocabulary and (data.vocab or 1) > 0
+    vocab = 1 if data.vocab is None else data.vocab
+    fits = (data.vocab is not None) == needs_vocabulary and vocab > 0
     require(path, fits, "data: vocab", rule, data.vocab)
     once = data.text is None or data.quizzes is None
     require(path, once, "data: quizzes", "left out if `text` is given", data.quizzes)
