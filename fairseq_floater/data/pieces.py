@@ -28,8 +28,8 @@ def check_pieces(files: Iterable[Path], encoded: bool) -> None:
         marked = [any(mark.search(line) for mark in marks) for line in head]
         if not encoded and sum(marked) > len(marked) / 2:
             raise TextDataError(
-                f"{path} is in subwords (line {marked.index(True) + 1}), but raw text is needed: join them, "
-                "and give the subword model (`--spm-model`, in a configuration `data: spm-model`)."
+                f"{path} is in subwords (line {marked.index(True) + 1}), but raw text is needed: restore "
+                "the words, and pass the subword model (`--spm-model`, in a configuration `data: spm-model`)."
             )
         if encoded and sum(marked) < len(marked) / 2:
             raise TextDataError(

@@ -56,7 +56,7 @@ class Training:
 
 
 class Job(ABC):
-    """A run in its folder; subclasses define its steps. A part of another run takes that run's ``locks``."""
+    """A run in its folder; subclasses define its steps. Part of another run, it gets that run's ``locks``."""
 
     # Script that messages name if another process runs the job.
     script = "protocol.sh"
@@ -249,7 +249,7 @@ class Job(ABC):
 
     @contextmanager
     def shared_lock(self, path: Path) -> Iterator[None]:
-        """Hold the lock of what several runs share, such as data. The first run makes it, the others wait."""
+        """Lock what several runs share, such as data: the first run makes it, the others wait."""
         if self.launcher.dry_run:
             yield
             return

@@ -93,7 +93,7 @@ def gpu_check(gpus: Sequence[Gpu], processes: int | None) -> Check:
     seen = seen or f"none seen by torch {torch.__version__}"
     advice = "Training runs on the CPU; WMT14's base model needs GPUs."
     if not gpus and shutil.which("nvidia-smi"):
-        advice += " If nvidia-smi lists GPUs, set up with a torch for your CUDA (FLOATER_TORCH)."
+        advice += " If nvidia-smi lists GPUs, install a torch for your CUDA (FLOATER_TORCH)."
     return judged(bool(gpus) and processes != 0, "GPUs", seen, "", advice, NOTE)
 
 

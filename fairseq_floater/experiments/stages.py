@@ -204,8 +204,8 @@ class Experiment(ConfiguredExperiment):
             # Else the average would miss the last updates, or the training would end without a checkpoint.
             if not interval:
                 raise ConfigError(
-                    f"{self.path}: `average-of: updates` of {system.stage} needs `save-interval-updates`, which "
-                    "is not set."
+                    f"{self.path}: `average-of: updates` of {system.stage} needs "
+                    "`save-interval-updates`, which is not set."
                 )
             if updates and updates % interval:
                 raise ConfigError(

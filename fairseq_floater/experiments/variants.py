@@ -1,4 +1,4 @@
-"""Name variants of decoding with a trained model: other positions, told lengths, windows."""
+"""Variants of decoding with a trained model: changed positions, told lengths, windows."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def _keys(run: Run) -> list[Key] | str:
     if system is None:
         return f"{encoder} is not a row of the paper's tables"
     if system.scratch:
-        return "was trained from random parameters, the tables have warm starts only"
+        return "was trained from random parameters, but the tables have warm starts only"
     if not system.base:
         return "has no fairseq sinusoid underneath"
     usual, blocks = DEFAULT_TARGETS.get(encoder), system.blocks

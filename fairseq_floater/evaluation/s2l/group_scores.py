@@ -130,8 +130,8 @@ class GroupScorer:
                 late.append((-ratios[longest], f"{label} {ratios[longest]:.2f} in {longest}"))
         if early:
             report.warnings.append(
-                f"Hypotheses that stop early, at less than {EARLY_STOP} of the references' length, get too "
-                f"high BLEU and chrF; compare the loss. The shortest: {_first(early)}"
+                f"BLEU and chrF overrate hypotheses that stop early, at less than {EARLY_STOP} of the "
+                f"references' length; compare the loss. The shortest: {_first(early)}"
             )
         if late:
             report.warnings.append(

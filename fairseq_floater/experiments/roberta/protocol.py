@@ -197,7 +197,7 @@ class MaskedLmJob(RobertaJob):
         self.check_start(donor, begun=result.is_file())
         if result.is_file() and not self.is_made(step):
             raise UserError(
-                f"{self.path} was started with another `--extend`: set it back, use another --work, or "
+                f"{self.path} was started with another `--extend`: change it back, use another --work, or "
                 "remove the folder."
             )
         if self.make(step):
