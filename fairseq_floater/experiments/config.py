@@ -29,6 +29,16 @@ from fairseq_floater.transformer.shapes import ARCHITECTURES
 
 # Values of `average-of` in the budget of a stage: which checkpoints are averaged.
 AVERAGE_OF = ("epochs", "updates")
+STAGES = ("donor", "finetune", "scratch")
+# Options of a training that are not set in `optimisation`, and what sets them.
+_SET_ELSEWHERE = {
+    "arch": "`shape: arch`",
+    "seed": "`seed`",
+    "max-tokens": "`budget: max-tokens`",
+    "batch-size": "`budget: max-tokens`",
+    "update-freq": "`budget: tokens-per-update`",
+    "save-dir": "`--work`",
+}
 
 
 class ListedSystem(NamedTuple):
@@ -178,7 +188,7 @@ def _check(path: Path, config: Config) -> None:
         check_one_of(path, "data: wmt14", data.wmt14, RECIPES)
         pair = f"{languages.source}-{languages.target}"
         check(data.wmt14 == pair, "data: wmt14", f"{pair}, as `languages`", data.wmt14)
-    for stage in ("donor", "finetune", "scratch"):
+    for stage in STAGES:
         unit = (budget.of(stage) or {}).get("average-of", AVERAGE_OF[0])
         check_one_of(path, f"budget: {stage}: average-of", unit, AVERAGE_OF)
     check_budget(path, budget)
@@ -186,6 +196,11 @@ def _check(path: Path, config: Config) -> None:
     beam = config.generation["beam"]
     check(isinstance(beam, int) and beam > 0, "generation: beam", "a whole number above 0", beam)
     check_rate(path, "optimisation: lr", config.optimisation["lr"])
+    stages = {f"budget: {stage}": budget.of(stage) or {} for stage in STAGES}
+    for section, options in {"optimisation": config.optimisation, **stages}.items():
+        for key in {*options} & {*_SET_ELSEWHERE}:
+            rule = f"left out, since {_SET_ELSEWHERE[key]} sets it"
+            check(False, f"{section}: {key}", rule, options[key])
     if config.s2l is not None:
         bpe = data.segmentation
         check(bpe in (SUBWORDS[0], WORDS), "data: bpe", "sentencepiece for `s2l`", bpe)

@@ -199,7 +199,15 @@ class Experiment(ConfiguredExperiment):
         budget, limits = self.config.budget, self.config.budget.of(system.stage) or {}
         options = {**self.config.optimisation, **limits}
         least = {"max-epoch": budget.average, "keep-last-epochs": budget.average}
-        if options.get("average-of", AVERAGE_OF[0]) != AVERAGE_OF[0]:
+        if options.get("average-of", AVERAGE_OF[0]) == AVERAGE_OF[0]:
+            usual = {"max-update": 0, "save-interval": 1, "no-epoch-checkpoints": False}
+            for key, value in usual.items():
+                if options.get(key, value) not in (value, None):
+                    raise ConfigError(
+                        f"{self.path}: `{key}` of {system.stage} needs `average-of: updates`: an average "
+                        "of epochs would miss the last updates."
+                    )
+        else:
             updates, interval = options.get("max-update"), options.get("save-interval-updates")
             # Else the average would miss the last updates, or the training would end without a checkpoint.
             if not interval:

@@ -73,6 +73,14 @@ def write(tmp_path, change):
         (lambda c: c.pop("budget"), "the file has no `budget`"),
         (lambda c: c.update(extra=1), "the file has the unknown key extra"),
         (lambda c: c["data"].pop("vocab"), "`data` has no `vocab`"),
+        (
+            lambda c: c["optimisation"].update({"update-freq": 4}),
+            "`optimisation: update-freq` must be left out, since `budget: tokens-per-update` sets it",
+        ),
+        (
+            lambda c: c["budget"]["scratch"].update(seed=1),
+            "`budget: scratch: seed` must be left out",
+        ),
         (lambda c: c["data"].update(tests=[]), "`data: tests` must be at least one test set"),
         (
             lambda c: c["budget"].update({"max-tokens": 0}),

@@ -76,6 +76,8 @@ def test_an_average_of_updates_needs_one_epoch(tmp_path):
         (f"{UPDATES}, max-update: 9", "`max-update` of finetune must be at least 18"),
         (f"{UPDATES}, max-update: 18".replace("3", "1"), "`keep-interval-updates` of finetune must"),
         ("finetune: {average-of: updates, max-update: 18", "`save-interval-updates`, which is not"),
+        ("finetune: {max-update: 18", "`max-update` of finetune needs `average-of: updates`"),
+        ("finetune: {save-interval: 2", "`save-interval` of finetune needs `average-of: updates`"),
     ],
 )  # fmt: skip
 def test_updates_that_cannot_be_averaged_cost_no_training(tmp_path, section, message):
