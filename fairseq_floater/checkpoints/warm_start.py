@@ -99,7 +99,7 @@ class WarmStartReport:
         if self.difference is None or exact:
             lines += [f"changed  {change}" for change in self.changed]
         if self.difference is None:
-            return "\n".join(lines)
+            return "\n".join([*lines, "start    not compared with the donor: adaptive softmax"])
         why = ", ".join(self.changed) or f"{self.encoder} acts from the start"
         if exact:
             beyond = f"the sentences have {_MEASURED} tokens, the changes may affect longer ones"

@@ -196,8 +196,15 @@ class PositionedDecoder(TransformerDecoderBase):
             mask: Tensor = super().buffered_future_mask(tensor)
         return mask
 
-    def make_generation_fast_(self, weights: str = FLOAT32, **kwargs: Any) -> None:
+    def make_generation_fast_(
+        self, weights: str = FLOAT32, need_attn: bool | None = False, **kwargs: Any
+    ) -> None:
         """Prepare for decoding; fairseq calls this if no training will follow."""
+        if need_attn and self.cfg.linear_cross:
+            raise ValueError(
+                "`--print-alignment` must be left out with `--linear-cross`, which forms no weights for "
+                "alignment."
+            )
         # A search through all modules would take longer than the reordering.
         self._reordered = _reordered_modules(self)
         prepare_projections(self.output_projection, weights=weights)

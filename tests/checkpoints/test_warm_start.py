@@ -200,6 +200,12 @@ def test_a_change_that_acts_on_longer_sentences_is_said(tmp_path, start):
     assert "the sentences have 16 tokens, the changes may affect longer ones" in text
 
 
+def test_an_adaptive_softmax_is_said_not_to_be_compared(tmp_path, start):
+    donor = save_model(tmp_path / "donor.pt", "rope", adaptive_softmax_cutoff="10,20")
+    report, _ = start(donor, "--position-encoder t5")
+    assert report.format_text().endswith("not compared with the donor: adaptive softmax")
+
+
 def test_files_of_pretrained_vectors_may_be_gone(tmp_path, start):
     vectors = tmp_path / "vectors.txt"
     words = (f"w{i} " + " ".join(["0.5"] * 64) for i in range(3))

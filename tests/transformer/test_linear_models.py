@@ -149,6 +149,8 @@ def test_no_alignment_without_weights(asked):
             continue
         with pytest.raises(ValueError, match="alignment_layer.*must be None.*`--linear-cross`"):
             model.decoder(batch[0], encoder_out, **asked)
+        with pytest.raises(ValueError, match="`--print-alignment` must be left out"):
+            model.make_generation_fast_(need_attn=True)
 
 
 # Encoders and options that linear attention accepts.
