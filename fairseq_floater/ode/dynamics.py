@@ -118,17 +118,17 @@ class PositionDynamics(RescaledModule):
                     parameter.zero_()
                 parameter.div_(self.lr_scale)
 
-    def start_linear(self, generator: Tensor) -> None:
-        """Initialise to dp/dt = A p while every entry of p is above -2; A is ``generator`` [C, C].
+    def start_linear(self, generator: Tensor, reach: int = 2) -> None:
+        """Initialise to dp/dt = A p while every entry of p is above -``reach``; A is ``generator`` [C, C].
 
-        h = A relu(p + 2) - 2 A 1. No ReLU bends, and adding 2 costs entries of p few digits. Products by a
-        power of two are exact, so a row of zeros stays zero.
+        h = A relu(p + reach) - reach A 1. No ReLU bends, and adding 2 costs entries of p few digits.
+        Products by a power of two are exact, so a row of zeros stays zero.
         """
         with torch.no_grad():
             self.weight1.copy_(torch.eye(self.dim, self.weight1.size(1)) / self.lr_scale)
-            self.bias1.fill_(2 / self.lr_scale)
+            self.bias1.fill_(reach / self.lr_scale)
             self.weight2.zero_()[:, : self.dim] = generator / self.lr_scale
-            self.bias2.copy_(-2 * self.weight2.sum(dim=1))
+            self.bias2.copy_(-reach * self.weight2.sum(dim=1))
 
     def coefficients(self) -> DynamicsCoefficients:
         """Return differentiable coefficients in at least float32, with both scales folded in."""

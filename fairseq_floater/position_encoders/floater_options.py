@@ -14,7 +14,7 @@ from fairseq_floater.position_encoders.xl import XL_OPTIONS
 
 ALL, FLOW, DYNAMICS, TRANSFORMER, REST = "all", "flow", "dynamics", "transformer", "rest"
 SCOPES = (ALL, FLOW, DYNAMICS, TRANSFORMER, REST)
-ZERO, BIAS, SINUSOID = "zero", "bias", "sinusoid"
+ZERO, BIAS, SINUSOID, ROTATION = "zero", "bias", "sinusoid", "rotation"
 SHARED, BLOCK = "shared", "block"
 XL = "xl"
 RELATIVE_OPTIONS = (
@@ -115,8 +115,8 @@ FLOATER_OPTIONS = (
         ZERO,
         "p(0) of target qkv after a warm start: zero, or the donor's biases of q, k, v, which "
         "become zero (bias); target hidden: the flow begins as fairseq's sinusoid, which it replaces "
-        "(sinusoid)",
-        choices=(ZERO, BIAS, SINUSOID),
+        "(sinusoid); target relative: it begins as that of rotation_flow (rotation)",
+        choices=(ZERO, BIAS, SINUSOID, ROTATION),
     ),
 )
 
@@ -126,6 +126,7 @@ _TARGET_OF_START = {
         "hidden",
         "q, k and v see the projected sinusoid, so each would need a separate h",
     ),
+    ROTATION: ("relative", "only vectors of distances begin as those of rotation_flow"),
 }
 
 

@@ -24,6 +24,7 @@ from fairseq_floater.position_encoders.floater import (
 )
 from fairseq_floater.position_encoders.floater_options import (
     FLOATER_OPTIONS,
+    ROTATION,
     XL,
     floater_faults,
     relative_faults,
@@ -33,9 +34,11 @@ from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart
 from fairseq_floater.position_encoders.rotation_flow import (
     DELTA,
+    RELATIVE_FREQUENCY,
     RotationFlowPositions,
     StartingRows,
     largest_frequency,
+    plane_frequencies,
 )
 from fairseq_floater.position_encoders.shaw import DistanceVectors
 from fairseq_floater.position_encoders.transforms import Places, Positions, gather_rows
@@ -203,7 +206,7 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
     formula = "dr/dtau = h(tau, r), r at tau = ln(1 + |d|)"
     source = "this project, after ICML 2020, equation 8"
     range_advice = ADVICE
-    silent_at_zero = ("start.values", "dynamics.weight2", "dynamics.bias2")
+    silent_at_zero: tuple[str, ...] = ("start.values", "dynamics.weight2", "dynamics.bias2")
     options = FLOATER_OPTIONS
 
     @classmethod
@@ -213,7 +216,16 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
-        self.dynamics = initial_dynamics(spec, row_width(spec))
+        width = row_width(spec)
+        self.dynamics = initial_dynamics(spec, width)
+        if spec.options["floater_start"] == ROTATION:
+            check_pairs(self.name, width, "r of `--floater-start rotation`", spec)
+            planes = torch.diag(plane_frequencies(width, RELATIVE_FREQUENCY))
+            generator = torch.kron(planes, torch.tensor([[0.0, -1.0], [1.0, 0.0]]))
+            self.dynamics.start_linear(generator, reach=4)  # r has a standard deviation below 1
+            # A warm start sets r(0) to zero, which a rotation keeps.
+            others = (name for name in self.silent_at_zero if not name.startswith("dynamics."))
+            self.silent_at_zero = tuple(others)
         label = f"distances ({spec.side} side)"
         self.solvers = {"": FlowSolver(spec.options, label, spec.usual_length, self.clock)}
 
@@ -252,8 +264,7 @@ class RelativeRotationPositions(DistanceFlow):
             largest = largest_frequency(spec.options, spec.target)
         else:  # in radians a token
             largest = largest_frequency(spec.options, "hidden") / self.clock.delta
-        planes = torch.arange(1, width // 2 + 1)
-        self.frequencies = nn.Parameter(largest * planes / len(planes))
+        self.frequencies = nn.Parameter(plane_frequencies(width, largest))
 
     def trajectories(self, r0: Tensor, distances: Tensor) -> Tensor:
         tau = self.clock.times(distances).to(r0)

@@ -35,6 +35,12 @@ def largest_frequency(options: dict[str, Any], target: str) -> float:
     return RELATIVE_FREQUENCY if target == "relative" else FREQUENCY
 
 
+def plane_frequencies(width: int, largest: float) -> Tensor:
+    """Return evenly spaced initial frequencies of ``width`` / 2 planes, float32."""
+    planes = torch.arange(1, width // 2 + 1)
+    return largest * planes / len(planes)
+
+
 def rotation(skew: Tensor) -> Tensor:
     """Return exp(``skew``) [C, C] of a skew-symmetric matrix, in its dtype (float32 or float64).
 

@@ -116,6 +116,7 @@ REFUSED = [
     ),
     ("floater", {**SINUSOID, "target": "qkv"}, "`--floater-start` must be zero with .* qkv"),
     ("floater", {**SINUSOID, **RELATIVE}, "`--floater-start` must be zero with .* relative"),
+    ("floater", {"floater_start": "rotation"}, "must be zero with .* qkv, but is rotation"),
     ("floater", {**SINUSOID, "floater_time": "log"}, "`--floater-time` must not be log with"),
     ("floater", {**SINUSOID, "floater_init_scale": 0.1}, r"-scale` must not be 0\.1 with"),
     ("floater", {**SINUSOID, "position_combine": "multiply"}, "begin with rows of zeros"),

@@ -7,6 +7,7 @@ import torch
 from fairseq_floater.position_encoders.transforms import Places
 
 FORMS = ("keys", "values", "bias", "xl")
+STARTS = ("zero", "rotation")
 
 
 def relative(form="keys", build=h.visible, **options):
@@ -47,18 +48,31 @@ def test_a_start_of_zero_is_the_transformer_and_learns(form):
         assert encoder.dynamics.weight2.grad.abs().max() > 0
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_flow_that_starts_as_a_rotation_follows_it(form):
+    model = relative(form, h.build, floater_start="rotation").eval()
+    rotation = h.build("rotation_flow", target="relative", floater_relative=form).eval()
+    rotation.load_state_dict(model.state_dict(), strict=False)
+    for actual, expected in zip(h.tables(model, 64), h.tables(rotation, 64), strict=True):
+        assert h.difference(actual, expected) <= 1e-4 < expected.abs().max()
+
+
 FLOW = "zero at the start: dynamics.weight2, dynamics.bias2, start.values"
 SILENT = {
-    **{(form, 1.0): FLOW for form in FORMS[:3]},
-    ("xl", 1.0): "zero at the start: u, projection.weight",
+    **{(form, 1.0, "zero"): FLOW for form in FORMS[:3]},
+    **{(form, 1.0, "rotation"): "zero at the start: start.values" for form in FORMS[:3]},
+    **{("xl", 1.0, start): "zero at the start: u, projection.weight" for start in STARTS},
     # W_R is not zeroed: if r and W_R were both zero, neither would learn.
-    ("xl", 0.0): "zero at the start: start.values, dynamics.weight2, dynamics.bias2, u",
+    ("xl", 0.0, "zero"): "zero at the start: start.values, dynamics.weight2, dynamics.bias2, u",
+    ("xl", 0.0, "rotation"): "zero at the start: start.values, u",
 }
 
 
 def test_a_warm_start_silences_what_is_not_zero_and_learns():
-    for (form, scale), note in SILENT.items():
-        model = relative(form, position_base="keep", floater_init_scale=scale)
+    for (form, scale, start), note in SILENT.items():
+        options = {"floater_init_scale": scale, "floater_start": start}
+        build = h.visible if start == "zero" else h.build  # `visible` would change the rotation
+        model = relative(form, build, position_base="keep", **options).eval()
         donor = h.log_probs(
             h.build("none", position_base="keep").eval(), h.source_batch(), h.target_batch()
         )
