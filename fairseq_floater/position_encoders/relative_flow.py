@@ -34,6 +34,7 @@ from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart
 from fairseq_floater.position_encoders.rotation_flow import (
     DELTA,
+    FREQUENCY,
     RELATIVE_FREQUENCY,
     RotationFlowPositions,
     StartingRows,
@@ -220,7 +221,9 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
         self.dynamics = initial_dynamics(spec, width)
         if spec.options["floater_start"] == ROTATION:
             check_pairs(self.name, width, "r of `--floater-start rotation`", spec)
-            planes = torch.diag(plane_frequencies(width, RELATIVE_FREQUENCY))
+            in_log = self.clock is LOG_DISTANCE
+            largest = RELATIVE_FREQUENCY if in_log else FREQUENCY / self.clock.delta
+            planes = torch.diag(plane_frequencies(width, largest))
             generator = torch.kron(planes, torch.tensor([[0.0, -1.0], [1.0, 0.0]]))
             self.dynamics.start_linear(generator, reach=4)  # r has a standard deviation below 1
             # A warm start sets r(0) to zero, which a rotation keeps.

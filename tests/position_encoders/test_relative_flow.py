@@ -48,10 +48,16 @@ def test_a_start_of_zero_is_the_transformer_and_learns(form):
         assert encoder.dynamics.weight2.grad.abs().max() > 0
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_flow_that_starts_as_a_rotation_follows_it(form):
-    model = relative(form, h.build, floater_start="rotation").eval()
-    rotation = h.build("rotation_flow", target="relative", floater_relative=form).eval()
+LINEAR = {"floater_time": "linear"}
+
+
+@pytest.mark.parametrize(
+    ("form", "time", "delta"), [*((form, {}, 0.1) for form in FORMS), ("xl", LINEAR, 0.2)]
+)
+def test_a_flow_that_starts_as_a_rotation_follows_it(form, time, delta):
+    options = {"floater_delta": delta, "floater_start": "rotation"}
+    model = relative(form, h.build, **options, **time).eval()
+    rotation = h.build("rotation_flow", target="relative", floater_relative=form, **time).eval()
     rotation.load_state_dict(model.state_dict(), strict=False)
     for actual, expected in zip(h.tables(model, 64), h.tables(rotation, 64), strict=True):
         assert h.difference(actual, expected) <= 1e-4 < expected.abs().max()
