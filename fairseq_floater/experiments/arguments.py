@@ -12,15 +12,19 @@ from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
 from fairseq_floater.experiments.system import PLAIN, System
 
+# Options of a training that the protocol sets, and from what.
+SET_BY = {
+    "arch": "`shape: arch`",
+    "seed": "`seed`",
+    "save-dir": "`--work`",
+    "max-tokens": "`budget: max-tokens`",
+    "batch-size": "`budget: max-tokens`",
+    "update-freq": "`budget: tokens-per-update`",
+}
 # Options that the protocol sets, or reads to compute updates, progress and averages.
 _PROTOCOLS = (
-    "arch",
-    "seed",
-    "save-dir",
+    *SET_BY,
     "finetune-from-model",
-    "max-tokens",
-    "batch-size",
-    "update-freq",
     "max-epoch",
     "max-update",
     "save-interval",

@@ -13,6 +13,7 @@ from fairseq_floater.data.parallel_text import LANGUAGE
 from fairseq_floater.data.subwords import SUBWORDS, WORDS
 from fairseq_floater.data.wmt14.sources import RECIPES
 from fairseq_floater.errors import UsageError
+from fairseq_floater.experiments.arguments import SET_BY
 from fairseq_floater.experiments.hardware import UpdateBudget
 from fairseq_floater.experiments.sections import (
     ConfigError,
@@ -29,16 +30,6 @@ from fairseq_floater.transformer.shapes import ARCHITECTURES
 
 # Values of `average-of` in the budget of a stage: which checkpoints are averaged.
 AVERAGE_OF = ("epochs", "updates")
-STAGES = ("donor", "finetune", "scratch")
-# Options of a training that are not set in `optimisation`, and what sets them.
-_SET_ELSEWHERE = {
-    "arch": "`shape: arch`",
-    "seed": "`seed`",
-    "max-tokens": "`budget: max-tokens`",
-    "batch-size": "`budget: max-tokens`",
-    "update-freq": "`budget: tokens-per-update`",
-    "save-dir": "`--work`",
-}
 
 
 class ListedSystem(NamedTuple):
@@ -188,19 +179,19 @@ def _check(path: Path, config: Config) -> None:
         check_one_of(path, "data: wmt14", data.wmt14, RECIPES)
         pair = f"{languages.source}-{languages.target}"
         check(data.wmt14 == pair, "data: wmt14", f"{pair}, as `languages`", data.wmt14)
-    for stage in STAGES:
-        unit = (budget.of(stage) or {}).get("average-of", AVERAGE_OF[0])
-        check_one_of(path, f"budget: {stage}: average-of", unit, AVERAGE_OF)
+    trainings = {f"budget: {s}": budget.of(s) or {} for s in ("donor", "finetune", "scratch")}
+    for section, options in trainings.items():
+        unit = options.get("average-of", AVERAGE_OF[0])
+        check_one_of(path, f"{section}: average-of", unit, AVERAGE_OF)
     check_budget(path, budget)
     check(budget.average > 0, "budget: average", "a positive whole number", budget.average)
     beam = config.generation["beam"]
     check(isinstance(beam, int) and beam > 0, "generation: beam", "a whole number above 0", beam)
     check_rate(path, "optimisation: lr", config.optimisation["lr"])
-    stages = {f"budget: {stage}": budget.of(stage) or {} for stage in STAGES}
-    for section, options in {"optimisation": config.optimisation, **stages}.items():
-        for key in {*options} & {*_SET_ELSEWHERE}:
-            rule = f"left out, since {_SET_ELSEWHERE[key]} sets it"
-            check(False, f"{section}: {key}", rule, options[key])
+    for section, options in {"optimisation": config.optimisation, **trainings}.items():
+        for key, setter in SET_BY.items():
+            rule = f"left out, since {setter} sets it"
+            check(key not in options, f"{section}: {key}", rule, options.get(key))
     if config.s2l is not None:
         bpe = data.segmentation
         check(bpe in (SUBWORDS[0], WORDS), "data: bpe", "sentencepiece for `s2l`", bpe)

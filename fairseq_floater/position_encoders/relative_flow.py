@@ -34,12 +34,9 @@ from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart
 from fairseq_floater.position_encoders.rotation_flow import (
     DELTA,
-    FREQUENCY,
-    RELATIVE_FREQUENCY,
     RotationFlowPositions,
     StartingRows,
     largest_frequency,
-    plane_frequencies,
 )
 from fairseq_floater.position_encoders.shaw import DistanceVectors
 from fairseq_floater.position_encoders.transforms import Places, Positions, gather_rows
@@ -167,6 +164,18 @@ class DistanceFlow(DistanceScores):
                 *(self.silent_at_zero if has_zero_r else ("projection.weight",)),
             )
 
+    def initial_frequencies(self) -> Tensor:
+        """Return the frequencies of a rotation, one for each pair of channels, evenly spaced: [W / 2]."""
+        spec, width = self.spec, row_width(self.spec)
+        whose = {"bias": "a row of biases", XL: f"the {spec.side} side"}.get(self.form, "a head")
+        check_pairs(self.name, width, whose, spec)
+        if self.clock is LOG_DISTANCE:
+            largest = largest_frequency(spec.options, spec.target)
+        else:  # in radians a token
+            largest = largest_frequency(spec.options, "hidden") / self.clock.delta
+        planes = torch.arange(1, width // 2 + 1)
+        return largest * planes / len(planes)
+
     @abstractmethod
     def trajectories(self, r0: Tensor, distances: Tensor) -> Tensor:
         """Return r at ``distances``, float64 [N], from ``r0`` [L, S, sides, W]: [N, L, S, sides, W]."""
@@ -217,13 +226,9 @@ class RelativeFlowPositions(FlowPositions, DistanceFlow):
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
-        width = row_width(spec)
-        self.dynamics = initial_dynamics(spec, width)
+        self.dynamics = initial_dynamics(spec, row_width(spec))
         if spec.options["floater_start"] == ROTATION:
-            check_pairs(self.name, width, "r of `--floater-start rotation`", spec)
-            in_log = self.clock is LOG_DISTANCE
-            largest = RELATIVE_FREQUENCY if in_log else FREQUENCY / self.clock.delta
-            planes = torch.diag(plane_frequencies(width, largest))
+            planes = torch.diag(self.initial_frequencies())
             generator = torch.kron(planes, torch.tensor([[0.0, -1.0], [1.0, 0.0]]))
             self.dynamics.start_linear(generator, reach=4)  # r has a standard deviation below 1
             # A warm start sets r(0) to zero, which a rotation keeps.
@@ -260,14 +265,7 @@ class RelativeRotationPositions(DistanceFlow):
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
-        width = row_width(spec)
-        whose = {"bias": "a row of biases", XL: f"the {spec.side} side"}.get(self.form, "a head")
-        check_pairs(self.name, width, whose, spec)
-        if self.clock is LOG_DISTANCE:
-            largest = largest_frequency(spec.options, spec.target)
-        else:  # in radians a token
-            largest = largest_frequency(spec.options, "hidden") / self.clock.delta
-        self.frequencies = nn.Parameter(plane_frequencies(width, largest))
+        self.frequencies = nn.Parameter(self.initial_frequencies())
 
     def trajectories(self, r0: Tensor, distances: Tensor) -> Tensor:
         tau = self.clock.times(distances).to(r0)

@@ -29,16 +29,10 @@ FREQUENCY, RELATIVE_FREQUENCY = 0.3, 3.0
 
 def largest_frequency(options: dict[str, Any], target: str) -> float:
     """Return the largest initial frequency: ``--rotation-frequency`` or the target's default."""
-    frequency: float | None = options["rotation_frequency"]
+    frequency: float | None = options.get("rotation_frequency")  # FLOATER has no such option
     if frequency is not None:
         return frequency
     return RELATIVE_FREQUENCY if target == "relative" else FREQUENCY
-
-
-def plane_frequencies(width: int, largest: float) -> Tensor:
-    """Return evenly spaced initial frequencies of ``width`` / 2 planes, float32."""
-    planes = torch.arange(1, width // 2 + 1)
-    return largest * planes / len(planes)
 
 
 def rotation(skew: Tensor) -> Tensor:

@@ -200,11 +200,7 @@ class PositionedDecoder(TransformerDecoderBase):
         self, weights: str = FLOAT32, need_attn: bool | None = False, **kwargs: Any
     ) -> None:
         """Prepare for decoding; fairseq calls this if no training will follow."""
-        if need_attn and self.cfg.linear_cross:
-            raise ValueError(
-                "`--print-alignment` must be left out with `--linear-cross`, which forms no weights for "
-                "alignment."
-            )
+        self._check_weights(need_attn, "`--print-alignment` must be left out")
         # A search through all modules would take longer than the reordering.
         self._reordered = _reordered_modules(self)
         prepare_projections(self.output_projection, weights=weights)
@@ -215,11 +211,11 @@ class PositionedDecoder(TransformerDecoderBase):
                 "full_context_alignment must be off with --position-encoder "
                 f"{self.positions.name}: in a decoder it has no distances to later tokens."
             )
-        if aligns and self.cfg.linear_cross:
-            raise ValueError(
-                "alignment_layer and alignment_heads must be None with `--linear-cross`, which forms "
-                "no weights for alignment."
-            )
+        self._check_weights(aligns, "alignment_layer and alignment_heads must be None")
+
+    def _check_weights(self, requested: bool | None, rule: str) -> None:
+        if requested and self.cfg.linear_cross:
+            raise ValueError(f"{rule} with `--linear-cross`, which forms no weights for alignment.")
 
     def _through_blocks(
         self,

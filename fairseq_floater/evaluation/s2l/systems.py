@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -128,16 +129,17 @@ class EvaluationSet:
         *pairs, _ = sentences_of(hypotheses, self.references, self.separator)
         return self.summed(of_sentences(*pairs))
 
-    def places(self) -> list[int]:
-        """Return the position of each sentence in its document, from 0; a line without any is one."""
+    @cached_property
+    def places(self) -> Array:
+        """The position of each of M sentences in its document, from 0; else every line is a sentence."""
         if self.separator is None:
-            return [0] * len(self)
+            return np.zeros(len(self), dtype=np.int64)
         *_, places = sentences_of((), self.references, self.separator)
-        return places
+        return np.array(places)
 
     def summed(self, of_sentences: Array) -> Array:
         """Sum counts of sentences [M, K] over the documents: [N, K]."""
-        return np.add.reduceat(of_sentences, np.flatnonzero(np.array(self.places()) == 0), axis=0)
+        return np.add.reduceat(of_sentences, np.flatnonzero(self.places == 0), axis=0)
 
     def members(self, name: str) -> Array:
         return np.flatnonzero([bin == name for bin in self.bins])
@@ -220,7 +222,7 @@ def _read_run(
     losses = None if loss_path is None else _read_losses(loss_path, test)
     scores = None
     if score_path is not None:
-        numbers = read_numbers(score_path, len(test.places()))
+        numbers = read_numbers(score_path, len(test.places))
         scores = test.summed(np.array([(number, 1) for number in numbers]))
     return SystemRun(hypotheses, lengths if (lengths >= 0).all() else None, losses, scores)
 
