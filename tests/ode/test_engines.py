@@ -38,45 +38,51 @@ def test_adams_written_out_gradient_is_the_gradient_of_the_steps(positions, step
 
 
 class Precision(TorchDispatchMode):
-    """Record the dtype of matrix products, and the precision allowed for float32 on a GPU."""
+    """Record the dtype of matrix products, and the precision allowed for float32 on GPU and CPU."""
 
     seen: ClassVar[set] = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func._schema.name in ("aten::mm", "aten::addmm"):
-            self.seen.add((args[-1].dtype, torch.backends.cuda.matmul.fp32_precision))
+            self.seen.add((args[-1].dtype, *allowed()))
         return func(*args, **(kwargs or {}))
 
 
+def allowed():
+    """Return the precision allowed for products of float32 on a GPU, and on a CPU."""
+    backends = torch.backends.cuda, torch.backends.mkldnn
+    return tuple(backend.matmul.fp32_precision for backend in backends)
+
+
 @pytest.fixture
-def tf32():
-    """Allow TF32 matrix products as a training may; skip if torch lacks the setting."""
+def inexact():
+    """Allow inexact products as a training may; skip if torch lacks the settings."""
     if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
-        pytest.skip("torch has no such setting")
+        pytest.skip("torch has no such settings")
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision("medium")
     Precision.seen.clear()
     yield
     torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("solver", ["adams", "collocation", "rk4_hermite"])
-def test_products_of_solve_and_gradient_are_exact_where_the_trainings_are_not(tf32, solver):
+def test_products_of_solve_and_gradient_are_exact_where_the_trainings_are_not(inexact, solver):
     dynamics, p0 = named_flow("small")
     with Precision(), torch.autocast("cpu", dtype=torch.bfloat16):
         solve(dynamics, p0, TIMES[:20], solver=solver).sum().backward()
-    assert {precision for _, precision in Precision.seen} == {"ieee"}
-    assert torch.bfloat16 not in {dtype for dtype, _ in Precision.seen}
-    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    assert {precision for _, *precisions in Precision.seen for precision in precisions} == {"ieee"}
+    assert torch.bfloat16 not in {dtype for dtype, *_ in Precision.seen}
+    assert allowed() == ("tf32", "bf16")
 
 
-def test_products_of_a_closed_form_are_exact_where_the_trainings_are_not(tf32):
-    """Repeated squaring with TF32's ten bits would not leave a rotation."""
+def test_products_of_a_closed_form_are_exact_where_the_trainings_are_not(inexact):
+    """Repeated squaring with TF32's ten bits would not keep a rotation."""
     encoder = build("rotation_flow").encoder
     blocks = parts(encoder, "positions")
     with Precision():
         encoder.positions(200, blocks, torch.float32)
-    assert Precision.seen == {(torch.float32, "ieee")}
+    assert Precision.seen == {(torch.float32, "ieee", "ieee")}
 
 
 @pytest.mark.parametrize("name", FLOWS)
