@@ -16,20 +16,8 @@ from fairseq_floater.position_encoders.transforms import Places, Positions
 
 
 def sinusoid_rows(num_positions: int, dim: int, padding_idx: int) -> Tensor:
-    """Return fairseq's sinusoid of token positions 0 .. N - 1: float32 [N, C].
-
-    fairseq lays it out as [sines | cosines], spaces its frequencies over C / 2 - 1 steps, and counts
-    the first token as padding_idx + 1. The rest is equation 6.
-    """
-    offset = padding_idx + 1
-    return _fairseqs_rows(num_positions + offset, dim, padding_idx)[offset:]
-
-
-def _fairseqs_rows(num_rows: int, dim: int, padding_idx: int | None) -> Tensor:
-    from fairseq.modules import SinusoidalPositionalEmbedding  # slow, and tools import this file
-
-    rows: Tensor = SinusoidalPositionalEmbedding.get_embedding(num_rows, dim, padding_idx)
-    return rows
+    """Return fairseq's sinusoid of token positions 0 .. N - 1, bit for bit: float32 [N, C]."""
+    return sinusoid_at(torch.arange(num_positions), dim, padding_idx)
 
 
 def _fairseqs_frequencies(dim: int) -> Tensor:
@@ -46,7 +34,11 @@ def sinusoid_generator(dim: int) -> Tensor:
 
 
 def sinusoid_at(places: Tensor, dim: int, padding_idx: int) -> Tensor:
-    """Compute :func:`sinusoid_rows` at real positions ``places`` [N] on the CPU: float32 [N, C]."""
+    """Return fairseq's sinusoid at real positions ``places`` [N] on the CPU: float32 [N, C].
+
+    fairseq lays it out as [sines | cosines], spaces its frequencies over C / 2 - 1 steps, and counts
+    the first token as padding_idx + 1. The rest is equation 6.
+    """
     angles = (places.float() + padding_idx + 1).unsqueeze(1) * _fairseqs_frequencies(dim)
     rows = torch.cat([angles.sin(), angles.cos()], dim=1)
     return rows if dim % 2 == 0 else torch.nn.functional.pad(rows, (0, 1))
@@ -77,7 +69,7 @@ def interleaved_sinusoid(places: Tensor, dim: int, frequencies: Tensor | None = 
 
 def block_term(block_number: int, dim: int) -> Tensor:
     """Return the second summand of equation 7 for block n = 1, 2, ...: sin and cos of n; float32 [C]."""
-    return _fairseqs_rows(block_number + 1, dim, None)[block_number]
+    return sinusoid_at(torch.tensor([block_number]), dim, padding_idx=-1)[0]
 
 
 class SinusoidalPositions(PositionSignal):
@@ -128,8 +120,6 @@ class SinusoidalPositions(PositionSignal):
         if self.segments:  # rows of the first segment
             inside = places.in_tokens()
             sinusoid = _of_two_numbers(inside, torch.zeros_like(inside), spec.dim)
-        elif places.per_token == 1:  # fairseq's table bit for bit
-            sinusoid = sinusoid_rows(places.count, spec.dim, spec.padding_idx)
         else:
             sinusoid = sinusoid_at(places.in_tokens(), spec.dim, spec.padding_idx)
         return self._of_blocks(sinusoid, blocks)

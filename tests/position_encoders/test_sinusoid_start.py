@@ -1,8 +1,9 @@
-"""`--floater-start sinusoid`: the flow is fairseq's sinusoid until it learns."""
+"""fairseq's sinusoid, and `--floater-start sinusoid`: the flow is the sinusoid until it learns."""
 
 import helpers as h
 import pytest
 import torch
+from fairseq.modules import SinusoidalPositionalEmbedding
 
 from fairseq_floater.ode import ENGINES
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_at, sinusoid_rows
@@ -19,6 +20,13 @@ def started(**options):
 
 SOLVERS = [(solver, {}) for solver in ("auto", *ENGINES)]
 SOLVERS.append(("adams", {"floater_delta": 0.5, "floater_lr_scale": 4.0}))
+
+
+@pytest.mark.parametrize("width", [5, 32, 512])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_our_sinusoid_is_fairseqs_bit_for_bit(width, padding):
+    table = SinusoidalPositionalEmbedding.get_embedding(600, width, padding)
+    assert torch.equal(sinusoid_rows(599 - padding, width, padding), table[padding + 1 :])
 
 
 @pytest.mark.parametrize(("solver", "options"), SOLVERS)
