@@ -39,11 +39,9 @@ from fairseq_floater.position_encoders import (
     has_base,
 )
 from fairseq_floater.position_encoders.floater_options import BIAS, ZERO
-from fairseq_floater.position_encoders.hooks import NEUTRAL
-from fairseq_floater.position_encoders.in_attention import AttentionPositions
 from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.shared_options import BOTH
-from fairseq_floater.transformer.owners import biases_of, positions_of
+from fairseq_floater.transformer.owners import biases_of, positions_of, scale_queries
 
 # Values of `--extend`.
 TILE, LAST = "tile", "last"
@@ -58,6 +56,7 @@ class Donor:
     Attributes:
         path: its file, for messages.
         state: the checkpoint as it was read.
+        arch: name of its architecture, if the checkpoint has one.
         args: its model options; complete if it was trained with the plugin.
         family: translation models or RoBERTas.
         dictionaries: of source and target.
@@ -243,12 +242,8 @@ def _without_encoder(donor: Donor, keep_rows: bool) -> Donor:
     model, args = donor.build(), argparse.Namespace(**vars(donor.args))
     stacks, encoder = donor.family.stacks(model), args.position_encoder
     for positions in positions_of(stacks):
-        if isinstance(positions.encoder, AttentionPositions):
-            width = positions.encoder.spec.head_dim
-            for part, attention in zip(positions.parts, positions.attentions):
-                for parameter in attention.q_proj.parameters():
-                    parameter.mul_(part.scaling(width) / NEUTRAL.scaling(width))
-        elif encoder == "floater" and args.floater_start == BIAS:
+        scale_queries(positions, 1)
+        if encoder == "floater" and args.floater_start == BIAS:
             for part, start, bias in biases_of(positions):
                 bias.add_(start * part.lr_scale)
     folded = model.state_dict()

@@ -18,18 +18,18 @@ from fairseq.models.roberta import RobertaModel
 from torch import Tensor
 
 from fairseq_floater.checkpoints.dictionaries import MASK, load_dictionaries, read_dictionary
-from fairseq_floater.checkpoints.families import ROBERTA, TOKENS, architecture, family_of
+from fairseq_floater.checkpoints.families import TOKENS, architecture
 from fairseq_floater.checkpoints.hugging_face import HEAD, WEIGHTS, Source, read_hugging_face
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
     config_of,
     fresh_state,
     load_checkpoint,
-    model_args,
     refuse_existing,
     save_checkpoint,
 )
 from fairseq_floater.checkpoints.rebuild import BareTask, parse_fairseq
+from fairseq_floater.checkpoints.roberta_tasks import roberta_args
 from fairseq_floater.files import write_whole
 from fairseq_floater.transformer.bert import FAIRSEQ_EPS
 from fairseq_floater.verbs import as_options, dashed
@@ -164,11 +164,8 @@ def _read_fairseq(path: Path) -> Source:
     """Read a checkpoint of fairseq's RoBERTa, old or new, and the dict.txt beside it."""
     with torch.serialization.safe_globals(_METERS):
         state = load_checkpoint(path)
-    args = model_args(state, path)
-    arch = architecture(args)
-    if family_of(arch) is not ROBERTA:
-        raise CheckpointError(f"{path} is not a RoBERTa: its architecture is {arch!r}.")
-    ARCH_CONFIG_REGISTRY[arch](args)
+    args = roberta_args(state, path)
+    ARCH_CONFIG_REGISTRY[architecture(args)](args)
     args.max_positions = getattr(args, "max_positions", None) or args.tokens_per_sample
     known_options = {name: getattr(args, name) for name in _OPTIONS if hasattr(args, name)}
     tensors = {n: t.float() if t.is_floating_point() else t for n, t in state["model"].items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import logging
 from collections.abc import Iterator
@@ -18,16 +19,22 @@ from fairseq_floater.checkpoints.families import ROBERTA, TOKENS, architecture, 
 from fairseq_floater.checkpoints.reading import CheckpointError, model_args
 
 
+def roberta_args(state: dict[str, Any], path: Path) -> argparse.Namespace:
+    """Return the model options of a RoBERTa's checkpoint; raises CheckpointError for another model."""
+    args = model_args(state, path)
+    arch = architecture(args)
+    if family_of(arch) is not ROBERTA:
+        raise CheckpointError(f"{path} is not a RoBERTa: its architecture is {arch!r}.")
+    return args
+
+
 def check_state(state: dict[str, Any], path: Path, data: Path) -> None:
     """Check that a checkpoint is a RoBERTa's, with the dictionary of ``data`` (dict.txt or input0/dict.txt).
 
     Raises:
         CheckpointError: another model or dictionary, or a format of 2019, which fairseq cannot load.
     """
-    args = model_args(state, path)
-    arch = architecture(args)
-    if family_of(arch) is not ROBERTA:
-        raise CheckpointError(f"{path} is not a RoBERTa: its architecture is {arch!r}.")
+    args = roberta_args(state, path)
     if "optimizer_history" not in state or TOKENS not in state["model"]:
         raise CheckpointError(
             f"{path} has fairseq's format of 2019; `floater import-roberta {path} NEW.pt` converts it."

@@ -11,6 +11,7 @@ epoch start afresh. The result is for ``fairseq-train --finetune-from-model``.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 from collections.abc import Container, Sequence
@@ -39,7 +40,7 @@ from fairseq_floater.position_encoders.floater_options import BIAS, SINUSOID
 from fairseq_floater.position_encoders.shared_options import ATTENTION_OPTIONS, POSITION_SIDES
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.transformer.bert import FAIRSEQ_EPS
-from fairseq_floater.transformer.owners import biases_of, positions_of
+from fairseq_floater.transformer.owners import biases_of, positions_of, scale_queries
 
 # Donor tensors that may be dropped: fairseq's positions, if the encoder replaces them; values that are
 # derived from others; and the duplicates that fairseq 0.12.2 kept for a fast path.
@@ -95,20 +96,20 @@ class WarmStartReport:
             "reset    optimizer, learning-rate scheduler, epoch and update count",
             *(f"note     {note}" for note in self.notes),
         ]
-        exact = self.difference is not None and self.difference <= _EXACT
-        if self.difference is None or exact:
+        if self.difference is None or self.difference <= _EXACT:
             lines += [f"changed  {change}" for change in self.changed]
+        return "\n".join([*lines, f"start    {self._start()}"])
+
+    def _start(self) -> str:
+        """Say whether the new model computes the donor's function."""
         if self.difference is None:
-            return "\n".join([*lines, "start    not compared with the donor: adaptive softmax"])
-        why = ", ".join(self.changed) or f"{self.encoder} acts from the start"
-        if exact:
-            beyond = f"the sentences have {_MEASURED} tokens, the changes may affect longer ones"
-            why = beyond if self.changed else ""
-        lines.append(
-            f"start    {'' if exact else 'not '}the donor's function: log-probabilities differ by at most "
-            f"{self.difference:.2e} on a random batch{'; ' * bool(why)}{why}"
-        )
-        return "\n".join(lines)
+            return "not compared with the donor: adaptive softmax"
+        measured = f"log-probabilities differ by at most {self.difference:.2e} on a random batch"
+        if not self.difference <= _EXACT:  # NaN too
+            why = ", ".join(self.changed) or f"{self.encoder} acts from the start"
+            return f"not the donor's function: {measured}; {why}"
+        beyond = f"; the sentences have {_MEASURED} tokens, the changes may affect longer ones"
+        return f"the donor's function: {measured}{beyond if self.changed else ''}"
 
 
 def warm_start(
@@ -230,7 +231,10 @@ def _adopt(
             return _donor_rows(donor, name, stack, args, length)
 
         stays = encoder.spec.base or positionless
-        note = encoder.adopt_donor(positions.parts, positions.attentions, donor_rows, stays)
+        note = encoder.adopt_donor(positions.parts, donor_rows, stays)
+        if stays and not math.isclose(factor := scale_queries(positions, -1), 1):
+            folded = f"the donor's q_proj times {factor:.4g}, which the scale of the logits undoes"
+            note = "; ".join(filter(None, (note, folded)))
         if isinstance(encoder, FloaterPositions) and args.floater_start == BIAS:
             with torch.no_grad():
                 for part, start, bias in biases_of(positions):

@@ -194,13 +194,7 @@ class PositionEncoder(KeptTable):
     def build_block(self, block_index: int) -> nn.Module:
         return self.part(block_index, self.spec)
 
-    def adopt_donor(
-        self,
-        blocks: Sequence[Any],
-        attentions: Sequence[Any],
-        rows: Callable[[int], Tensor],
-        stays: bool,
-    ) -> str:
+    def adopt_donor(self, blocks: Sequence[Any], rows: Callable[[int], Tensor], stays: bool) -> str:
         """Initialise a warm start as close to the donor's function as the encoder can get.
 
         Here the parameters in :attr:`silent_at_zero` become zero if the donor's positions stay.
@@ -208,7 +202,6 @@ class PositionEncoder(KeptTable):
 
         Args:
             blocks: the parts of the blocks that receive positions.
-            attentions: the self-attention of these blocks, with the donor's parameters.
             rows: returns the donor's first n positions, at most up to the trained length: float32 [n, C].
             stays: the donor's positions stay underneath (``--position-base keep``) or it has none, so the
                 model without the encoder computes the donor's function.

@@ -10,7 +10,6 @@ signed distance from key j to query i.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.base import BlockPositions, EncoderSpec, PositionEncoder
-from fairseq_floater.position_encoders.hooks import NEUTRAL, AttentionHooks, Tables
+from fairseq_floater.position_encoders.hooks import AttentionHooks, Tables
 from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.transforms import Places, Positions, gather_rows
 
@@ -73,27 +72,6 @@ class AttentionPositions(PositionEncoder):
     @classmethod
     def is_relative(cls, options: dict[str, Any]) -> bool:
         return True  # slots may then serve as positions if padding is only at the ends
-
-    def adopt_donor(
-        self,
-        blocks: Sequence[Any],
-        attentions: Sequence[Any],
-        rows: Callable[[int], Tensor],
-        stays: bool,
-    ) -> str:
-        """Also scale the donor's query projection if this encoder scales logits differently."""
-        note, folded = super().adopt_donor(blocks, attentions, rows, stays), ""
-        if not stays:
-            return note
-        for part, attention in zip(blocks, attentions):
-            times = NEUTRAL.scaling(self.spec.head_dim) / part.scaling(self.spec.head_dim)
-            if not math.isclose(times, 1):
-                for parameter in attention.q_proj.parameters():
-                    parameter.detach().mul_(times)
-                folded = (
-                    f"the donor's q_proj times {times:.4g}, which the scale of the logits undoes"
-                )
-        return "; ".join(filter(None, (note, folded)))
 
     def costs(self) -> tuple[str, ...]:
         """Return the costs of the hooks that encoder and part override."""

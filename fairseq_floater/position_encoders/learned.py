@@ -120,11 +120,7 @@ class LearnedPositions(PositionSignal):
         return hierarchical_rows(rows, places.count, alpha)
 
     def adopt_donor(
-        self,
-        blocks: Sequence[LearnedRows],
-        attentions: Sequence[Any],
-        rows: Callable[[int], Tensor],
-        stays: bool,
+        self, blocks: Sequence[LearnedRows], rows: Callable[[int], Tensor], stays: bool
     ) -> str:
         """Start as the donor's positions or, if they stay underneath, as rows that change nothing.
 
@@ -133,7 +129,7 @@ class LearnedPositions(PositionSignal):
         every block with target ``qkv``, start at zero. Rows that multiply cannot replace rows that were
         added.
         """
-        spec, note = self.spec, super().adopt_donor(blocks, attentions, rows, stays)
+        spec, note = self.spec, super().adopt_donor(blocks, rows, stays)
         if stays and self.joint is not None:
             return note  # if the rows were zero too, neither they nor the map would learn
         if spec.combine == MULTIPLY and not stays:

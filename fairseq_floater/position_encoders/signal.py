@@ -30,7 +30,6 @@ HIDDEN, QKV = "hidden", "qkv"
 HIDDEN_STREAMS = ("hidden",)
 SELF_STREAMS = ("q", "k", "v")
 CROSS_QUERY_STREAMS = ("cross_q",)
-SOURCE_STREAMS = ("cross_k", "cross_v")
 
 
 def encoder_streams(target: str) -> tuple[str, ...]:
@@ -51,7 +50,7 @@ def source_streams(args: Any, crosses: bool = True) -> tuple[str, ...]:
         crosses: whether the decoder attends to the source.
     """
     if args.position_target == QKV and crosses:
-        return SOURCE_STREAMS
+        return ("cross_k", "cross_v")
     return () if args.position_cross == OFF else CROSS_STREAMS
 
 
@@ -111,14 +110,8 @@ class PositionSignal(PositionEncoder):
             return F.linear(x, of_x) + F.linear(gather_rows(table, positions), of_rows, bias)
         return F.linear(x, of_x) + gather_rows(F.linear(table, of_rows, bias), positions)
 
-    def adopt_donor(
-        self,
-        blocks: Sequence[Any],
-        attentions: Sequence[Any],
-        rows: Callable[[int], Tensor],
-        stays: bool,
-    ) -> str:
-        note = super().adopt_donor(blocks, attentions, rows, stays)
+    def adopt_donor(self, blocks: Sequence[Any], rows: Callable[[int], Tensor], stays: bool) -> str:
+        note = super().adopt_donor(blocks, rows, stays)
         if self.joint is None or not stays:
             return note
         self.joint.weight.detach()[:, self.spec.dim :].zero_()

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
+from fairseq_floater.position_encoders.hooks import NEUTRAL
+from fairseq_floater.position_encoders.in_attention import AttentionPositions
 from fairseq_floater.transformer.blocks import projection_of
 from fairseq_floater.transformer.stack_positions import owned_parts, owning_blocks
 
@@ -28,12 +31,6 @@ class AttachedEncoder(NamedTuple):
     parts: list[Any]
     blocks: list[Any]
 
-    @property
-    def attentions(self) -> list[Any]:
-        """Return, for each block, the attention in which an encoder of distances acts."""
-        crosses = self.encoder.spec.crosses
-        return [block.encoder_attn if crosses else block.self_attn for block in self.blocks]
-
 
 def positions_of(stacks: Mapping[str, Any]) -> Iterator[AttachedEncoder]:
     """Yield every position encoder of ``stacks``, which maps module names to stacks."""
@@ -50,3 +47,21 @@ def biases_of(positions: AttachedEncoder) -> Iterator[tuple[Any, Tensor, Tensor]
     for part, block in zip(positions.parts, positions.blocks):
         for stream, start in zip(positions.encoder.spec.streams, part.values):
             yield part, start, projection_of(block, stream).bias
+
+
+@torch.no_grad()
+def scale_queries(positions: AttachedEncoder, power: int) -> float:
+    """Multiply each q_proj by the scale of its logits, divided by the usual scale, to ``power``.
+
+    Returns:
+        the factor; 1 if the encoder leaves the scale as it is.
+    """
+    factor = 1.0
+    if isinstance(positions.encoder, AttentionPositions):
+        spec = positions.encoder.spec
+        for part, block in zip(positions.parts, positions.blocks):
+            factor = (part.scaling(spec.head_dim) / NEUTRAL.scaling(spec.head_dim)) ** power
+            attention = block.encoder_attn if spec.crosses else block.self_attn
+            for parameter in attention.q_proj.parameters():
+                parameter.mul_(factor)
+    return factor

@@ -83,10 +83,8 @@ def test_a_warm_start_silences_what_is_not_zero_and_learns():
             h.build("none", position_base="keep").eval(), h.source_batch(), h.target_batch()
         )
         for stack_, name, encoder in h.signals(model):
-            blocks = [b for b in stack_.layers if getattr(b, name) is not None]
-            attentions = [b.self_attn for b in blocks]
             assert note == encoder.adopt_donor(
-                h.parts(stack_, name), attentions, lambda n: torch.zeros(n, 64), stays=True
+                h.parts(stack_, name), lambda n: torch.zeros(n, 64), stays=True
             )
         assert h.difference(h.log_probs(model, h.source_batch(), h.target_batch()), donor) <= 5e-6
         h.loss_of(model).backward()
