@@ -102,7 +102,8 @@ def choose(
         times: [N] float64; errors are estimated over them.
         training: whether the flow is solved at every update, with a gradient if anything requires one.
             Otherwise it is solved once, for values alone, which have to be more exact.
-        candidates: engines and steps, from the fastest to the most robust; by default the device's.
+        candidates: engines and steps, from the fastest to the most robust; by default the device's in
+            training, the same on all devices in evaluation.
     """
     if not candidates:
         device = "cuda" if p0.is_cuda else "cpu"
@@ -120,7 +121,7 @@ def choose(
     @cache
     def solution(solver: str, step: float, rows: int) -> _Solution:
         record = records[solver, step]
-        return _solution(dynamics, p0, times[:rows], inputs, solver, step, record)
+        return _solve_with_gradient(dynamics, p0, times[:rows], inputs, solver, step, record)
 
     def estimate(solver: str, step: float, rows: int) -> Choice:
         coarse, finer = solution(solver, step, rows), solution(solver, step / 2, rows)
@@ -165,7 +166,7 @@ class _Solution(NamedTuple):
     gradient: Tensor | None
 
 
-def _solution(
+def _solve_with_gradient(
     dynamics: PositionDynamics,
     p0: Tensor,
     times: Tensor,

@@ -53,7 +53,7 @@ def engine_for(options: dict[str, Any], device: str) -> tuple[str, float | None]
 
 
 def _period(num_updates: int) -> int:
-    """Return a number for the period between measurements: updates 1, 2 to 3, ..., 512 to 999, thousands.
+    """Number the periods between measurements: updates 1, 2-3, 4-7, ..., 512-999, then each thousand.
 
     A flow changes fastest at first. Measured only at the start, a flow trained at a rate of 0.003 was off
     by up to 3 % after a few hundred updates.
@@ -70,7 +70,7 @@ class FlowSolver:
         label: names the flow in messages.
         usual_length: tokens of a usual input; evaluation estimates errors over at least this many.
         clock: gives the times at which the flow is read.
-        candidates: engines and steps that ``auto`` tries; by default the device's.
+        candidates: engines and steps that ``auto`` tries; by default those of :func:`choose`.
     """
 
     def __init__(

@@ -18,8 +18,6 @@ from fairseq_floater.position_encoders.rope import turn_pairs
 from fairseq_floater.position_encoders.stage import ForwardPass, InputStage
 from fairseq_floater.position_encoders.transforms import Tokens
 
-OMEGAS = ("word", "shared", "fixed")
-
 
 class ComplexOrderEmbedding(InputStage):
     """Treat the token at position i as C / 2 complex numbers and turn number c of word t by i w_(t, c).
@@ -49,7 +47,7 @@ class ComplexOrderEmbedding(InputStage):
             "word",
             "frequencies: learned for each word (word), one row learned for all (shared), or the "
             "sinusoid's (fixed)",
-            choices=OMEGAS,
+            choices=("word", "shared", "fixed"),
         ),
     )
 

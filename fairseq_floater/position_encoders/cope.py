@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -114,7 +114,7 @@ class CopePositions(WithoutTable):
     part = CopePart
     limit_option = "--cope-positions"
     silent_at_zero = ("vectors",)
-    options: ClassVar[tuple[Option, ...]] = (
+    options = (
         Option(
             "--cope-positions",
             64,

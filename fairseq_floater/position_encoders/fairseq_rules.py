@@ -1,4 +1,7 @@
-"""Define which options of fairseq cannot be used with positions, or surprise; `rules.py` asks for both."""
+"""List fairseq's options that do not work with positions, and those whose effect may surprise.
+
+`rules.py` asks for both.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,7 @@ def one_stack_faults(args: Any) -> Iterator[str]:
 
 
 def fairseq_option_warnings(args: Any) -> Iterator[str]:
-    """Warn of options of fairseq that have less effect, or another one, than their names say."""
+    """Yield warnings about options of fairseq that do less than their names say, or something else."""
     dropout = getattr(args, "attention_dropout", 0.0)
     if args.attention_kind == LINEAR and dropout:
         remains = "nowhere" if args.linear_cross else "in cross-attention only"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +38,7 @@ class FirePositions(WithoutTable):
     limit_option = "--fire-threshold"
     continuous = True
     silent_at_zero = ("outer.weight", "outer.bias")
-    options: ClassVar[tuple[Option, ...]] = (
+    options = (
         Option(
             "--fire-threshold",
             16,

@@ -163,7 +163,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
 
     @classmethod
     def goes_before_start(cls, options: dict[str, Any]) -> bool:
-        # A table that is used again has a gradient of zero; rows before position 0 would not.
+        # Between updates one table is kept, and it begins at position 0.
         return bool(options["floater_update_interval"] == 1)
 
     @classmethod

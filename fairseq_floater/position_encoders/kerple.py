@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,9 @@ class ClampKeepingGradient(torch.autograd.Function):
         return x.clamp(low, high)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (x,), (low, high), (gradient,) = ctx.saved_tensors, ctx.limits, gradients
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        low, high = ctx.limits
         outwards = (x < low) & (gradient > 0) | (x > high) & (gradient < 0)
         return gradient.masked_fill(outwards, 0.0), None, None
 
@@ -48,7 +49,7 @@ class KerplePositions(DistanceBias):
     title = "KERPLE"
     formula = "logits - r1_h ln(1 + r2_h |i - j|)"
     source = "Chi et al. 2022; both directions: this project"
-    options: ClassVar[tuple[Option, ...]] = (
+    options = (
         Option(
             "--kerple-kernel",
             "log",

@@ -13,9 +13,8 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 ON_OFF = ("on", "off")
-ADD, MULTIPLY, CONCAT = "add", "multiply", "concat"
 #: How a signal's rows enter a block's input: ``--position-combine``.
-COMBINATIONS = (ADD, MULTIPLY, CONCAT)
+ADD, MULTIPLY, CONCAT = "add", "multiply", "concat"
 
 
 def option_names(words: Iterable[str]) -> dict[str, None]:
@@ -28,7 +27,7 @@ class Option:
     """Declare a command-line option, and its valid values regardless of other options.
 
     Attributes:
-        default: None means "decided by the target".
+        default: None: not set; the code that reads the option decides.
         choices: all valid values.
         above: a number that every value must exceed.
         below: a number that every value must stay below.
@@ -64,7 +63,7 @@ class Option:
         if self.type is bool:
             kwargs["action"] = "store_true"
         else:
-            kwargs.update(type=self.type, choices=self.choices, metavar=None)
+            kwargs.update(type=self.type, choices=self.choices)
         parser.add_argument(self.name, **kwargs)
 
     def checked(self, value: Any) -> Any:

@@ -130,17 +130,14 @@ class DistanceFlow(DistanceScores):
     @classmethod
     def faults(cls, options: dict[str, Any], target: str) -> Iterator[str]:
         yield from relative_faults(options, target)
-        is_xl, in_log = relative_form(options) == XL, distance_clock(options) is LOG_DISTANCE
-        free = {
-            "floater_time": is_xl,
-            "floater_delta": not in_log,
-            "floater_update_interval": False,
-            "floater_theta": False,
-            "floater_gap": False,
-        }
+        fixed = {"floater_update_interval", "floater_theta", "floater_gap"}
+        if relative_form(options) != XL:
+            fixed.add("floater_time")
+        if distance_clock(options) is LOG_DISTANCE:
+            fixed.add("floater_delta")
         for option in cls.options:
             value = options[option.dest]
-            if not free.get(option.dest, True) and value != option.default:
+            if option.dest in fixed and value != option.default:
                 yield (
                     f"`{option.name}` must be {option.default} with --position-target relative, but is "
                     f"{value} instead: distances have a time of their own, ln(1 + |d|), and the stack has "
@@ -159,10 +156,8 @@ class DistanceFlow(DistanceScores):
             self.start = FlowStart(spec)
             # Either W_R or r is zero: if both were, neither would learn.
             has_zero_r = options["xl_projection"] == "off" or options.get("floater_init_scale") == 0
-            self.silent_at_zero = (
-                "u",
-                *(self.silent_at_zero if has_zero_r else ("projection.weight",)),
-            )
+            others = self.silent_at_zero if has_zero_r else ("projection.weight",)
+            self.silent_at_zero = ("u", *others)
 
     def initial_frequencies(self) -> Tensor:
         """Return the frequencies of a rotation, one for each pair of channels, evenly spaced: [W / 2]."""

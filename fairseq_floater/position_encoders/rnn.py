@@ -56,7 +56,13 @@ class RecurrentPositions(PositionSignal):
     acts_on = "q, k, v"
     options = (
         Option("--rnn-layers", "1", "layers of the recurrence", str, ("1", "2")),
-        Option("--rnn-input", "scalar", "z_i: the number i, its sinusoid, or nothing", str, INPUTS),
+        Option(
+            "--rnn-input",
+            "scalar",
+            "z_i: the number i (scalar), its sinusoid (vector), or nothing (none)",
+            str,
+            INPUTS,
+        ),
     )
 
     def __init__(self, spec: EncoderSpec):

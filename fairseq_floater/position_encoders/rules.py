@@ -1,6 +1,7 @@
 """Refuse options that exclude each other; no other file refuses a combination of options.
 
-Each generator yields the messages on one subject. An encoder's ``faults`` yields those on its options.
+Each generator yields the messages on one subject. An encoder's ``faults`` yields those on its options;
+FLOATER's also raises, where a parser or a solver finds the fault.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def _moved_position_faults(
     args: Any, encoder: type[PositionEncoder], options: dict[str, Any], law: WarpLaw
 ) -> Iterator[str]:
     """Refuse moved positions that the encoder does not have, or that would change nothing."""
-    name, given = encoder.name, [o.name for o in WARP_OPTIONS if getattr(args, o.dest) is not None]
+    name, given = encoder.name, _given_warps(args)
     if not encoder.takes_stretch(options):
         set_options = [o for o in encoder.options if options[o.dest] != o.default]
         phrase = ", ".join(f"{o.name.lstrip('-')} {options[o.dest]}" for o in set_options)
@@ -174,8 +175,11 @@ def _segment_faults(args: Any, options: dict[str, Any], law: WarpLaw | None) -> 
     if args.position_separator is None:
         yield f"`{flag}` must come with `--position-separator`, the word that ends a segment."
     if law is not None:
-        moving = next(o.name for o in WARP_OPTIONS if getattr(args, o.dest) is not None)
-        yield f"`{flag}` must not come with `{moving}`: the data give the positions."
+        yield f"`{flag}` must not come with `{_given_warps(args)[0]}`: the data give the positions."
+
+
+def _given_warps(args: Any) -> list[str]:
+    return [option.name for option in WARP_OPTIONS if getattr(args, option.dest) is not None]
 
 
 def _attention_faults(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]:

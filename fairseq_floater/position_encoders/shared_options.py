@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fairseq_floater.position_encoders.eval_law import EVAL, INTERPOLATE
-from fairseq_floater.position_encoders.options import ADD, COMBINATIONS, Option, option_names
+from fairseq_floater.position_encoders.options import ADD, CONCAT, MULTIPLY, Option, option_names
 from fairseq_floater.position_encoders.registry import (
     DEFAULT_TARGETS,
     ENCODERS,
@@ -23,7 +23,6 @@ from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS
 BOTH = "both"
 LINEAR = "linear"
 COSINE = "cosine"
-BASES = ("auto", "keep", "drop")
 OFF, RELATIVE = "off", "relative"
 
 
@@ -42,33 +41,6 @@ POSITION_SIDES = Option(
     "side whose tokens have positions; the other side loses fairseq's sinusoid too (source: the "
     "decoder knows order by its causal mask alone)",
     choices=(BOTH, "source", "target"),
-)
-CROSS_OPTIONS = (
-    Option(
-        "--position-cross",
-        OFF,
-        "whether an encoder of distances also acts in cross-attention (relative): target token i and source "
-        "token j have the distance R i - j",
-        choices=(OFF, RELATIVE),
-    ),
-    Option(
-        "--position-cross-ratio",
-        1.0,
-        "R of --position-cross relative, source tokens per target token",
-        float,
-        above=0,
-    ),
-)
-LOG_LENGTH = Option(
-    "--attention-log-length",
-    0.0,
-    "N; all logits, content and positions, are multiplied by max(ln n, 0.1) / ln N, n the keys that the "
-    "query sees, in self- and cross-attention (Chiang and Cholak 2022); N: tokens of a training sentence, "
-    "say; 0: off",
-    float,
-    above=1,
-    or_zero=True,
-    why="; with 0 logits stay as they are.",
 )
 FLOAT32, BFLOAT16, INT8 = "float32", "bfloat16", "int8"
 DECODING_WEIGHTS = Option(
@@ -103,7 +75,17 @@ ATTENTION_OPTIONS = (
         choices=("softmax", LINEAR),
     ),
     *LINEAR_OPTIONS,
-    LOG_LENGTH,
+    Option(
+        "--attention-log-length",
+        0.0,
+        "N; all logits, content and positions, are multiplied by max(ln n, 0.1) / ln N, n the keys that the "
+        "query sees, in self- and cross-attention (Chiang and Cholak 2022); N: tokens of a training "
+        "sentence, say; 0: off",
+        float,
+        above=1,
+        or_zero=True,
+        why="; with 0 logits stay as they are.",
+    ),
 )
 SHARED_OPTIONS = (
     Option(
@@ -133,15 +115,28 @@ SHARED_OPTIONS = (
         ADD,
         "how a signal of target hidden meets a block's input x: x + p, x times p by channel "
         "(multiply), or both through one linear map that starts as the sum (concat)",
-        choices=COMBINATIONS,
+        choices=(ADD, MULTIPLY, CONCAT),
     ),
     Option(
         "--position-base",
         "auto",
         "fairseq's own sinusoid underneath: keep, drop, or as the encoder's paper has it (auto)",
-        choices=BASES,
+        choices=("auto", "keep", "drop"),
     ),
-    *CROSS_OPTIONS,
+    Option(
+        "--position-cross",
+        OFF,
+        "whether an encoder of distances also acts in cross-attention (relative): target token i and source "
+        "token j have the distance R i - j",
+        choices=(OFF, RELATIVE),
+    ),
+    Option(
+        "--position-cross-ratio",
+        1.0,
+        "R of --position-cross relative, source tokens per target token",
+        float,
+        above=0,
+    ),
     *WARP_OPTIONS,
     Option(
         "--position-separator",

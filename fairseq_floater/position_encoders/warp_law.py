@@ -73,7 +73,7 @@ class Stretching:
             return None
         words = value.split(":")
         log = words[-1] == "log"
-        low, high = _two_numbers(words[:-1] if log else words) or (0.0, 0.0)
+        low, high = _two_numbers(words[:-1] if log else words)
         if not 0 < low <= high < float("inf"):
             raise ValueError(
                 "`--position-stretch` must be LOW:HIGH or LOW:HIGH:log with 0 < LOW <= HIGH, such as "
@@ -110,7 +110,7 @@ class Shifting:
         fill = words[:1] == ["fill"]
         if len(words) == 1 + fill and words[-1].isdecimal() and int(words[-1]) >= 2:
             return cls(0, int(words[-1]), True, shared, fill)
-        low, high = _two_numbers(words) or (0.0, 0.0)
+        low, high = _two_numbers(words)
         if not -float("inf") < low < high < float("inf"):
             raise ValueError(
                 "`--position-shift` must be a whole number of at least 2, such as 500, or LOW:HIGH with "
@@ -147,7 +147,7 @@ class Drawing:
         if value is None:
             return None
         kind, _, word = value.rpartition(":")
-        _, limit = _two_numbers(["0", word]) or (0.0, 0.0)
+        limit = _number(word)
         whole = kind == ""
         fits = limit >= 2 and limit.is_integer() if whole else kind == "float" and limit > 0
         if not fits or limit == float("inf"):
@@ -162,16 +162,18 @@ class Drawing:
         return 1 if self.whole else max(FINE_ROWS_PER_TOKEN, math.ceil(DRAWN_ROWS / self.limit))
 
 
-def _two_numbers(words: list[str]) -> tuple[float, float] | None:
-    """Return two numbers, which may be fractions such as 1/1.03; None for anything else."""
+def _number(word: str) -> float:
+    """Return a number, which may be a fraction such as 1/1.03; NaN for anything else."""
+    top, _, bottom = word.partition("/")
     try:
-        low, high = (
-            float(top) / float(bottom or 1)
-            for top, _, bottom in (word.partition("/") for word in words)
-        )
+        return float(top) / float(bottom or 1)
     except (ValueError, ZeroDivisionError):
-        return None
-    return low, high
+        return math.nan
+
+
+def _two_numbers(words: list[str]) -> tuple[float, float]:
+    """Return two numbers; NaN for anything else."""
+    return (_number(words[0]), _number(words[1])) if len(words) == 2 else (math.nan, math.nan)
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def _float32(weight: Tensor, bias: Tensor | None) -> Product | None:
     return _packed(weight, bias) if faster else None
 
 
-@cache
+@cache  # another number of threads is measured anew
 def _packing_is_faster(threads: int, outputs: int, inputs: int) -> bool:
     """Measure whether a packed weight [outputs, inputs] is faster than the weight on this machine."""
     available = torch.backends.mkldnn.is_available()

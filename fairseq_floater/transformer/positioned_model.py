@@ -80,10 +80,10 @@ class PositionedModel(BaseFairseqModel):
         """Pass the number of updates on; fairseq's tasks call this before every update.
 
         Raises:
-            ValueError: the optimiser does not go with ``--floater-lr-scale``. Building the model does
-                not raise it: a checkpoint that is evaluated names its optimiser too. Or a training resumes
-                from a checkpoint with other positions; one that begins from it, at update 0, may.
+            ValueError: the optimiser does not go with ``--floater-lr-scale``, or a training resumes from
+                a checkpoint with other positions. A new training may begin from such a checkpoint.
         """
+        # Not while it is built: a checkpoint that is only evaluated names an optimiser too.
         if self.not_to_train:
             raise ValueError(self.not_to_train)
         if self.trained_otherwise and num_updates:

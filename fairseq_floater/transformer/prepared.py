@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.hooks import Tables, own_bias
 from fairseq_floater.position_encoders.signal import HIDDEN, QKV, PositionSignal
+from fairseq_floater.position_encoders.stage import ForwardPass, InputStage
 from fairseq_floater.position_encoders.transforms import Positions, Tokens
 from fairseq_floater.transformer.blocks import projection_of
+from fairseq_floater.transformer.masks import summed
 
 
 class PreparedPositions:
@@ -72,6 +74,43 @@ class PreparedSignal(PreparedPositions):
     def tables(self, block: nn.Module) -> Tables:
         rows = None if self._hidden else self._rows.get(id(block))
         return () if rows is None else (self._positions, self._hold_biases, *rows)
+
+
+class PreparedAttention(PreparedPositions):
+    """Hold the tables of positions inside attention, and the bias that the blocks share."""
+
+    def __init__(self, tables: dict[int, Tables], bias: Tensor | None, rows: dict[int, Tensor]):
+        self._tables = tables  # by id of the block, like `rows` [T, B or 1, C]
+        self._rows = rows
+        self._bias = bias
+        self._merged: Tensor | None = None  # one mask for all blocks of a pass
+
+    def enter(self, x: Tensor, block: nn.Module) -> Tensor:
+        rows = self._rows.get(id(block))
+        return x if rows is None else x + rows
+
+    def tables(self, block: nn.Module) -> Tables:
+        return self._tables.get(id(block), ())
+
+    def mask(self, block: nn.Module, mask: Tensor | None) -> Tensor | None:
+        if self._bias is None or id(block) not in self._tables:
+            return mask
+        if self._merged is None:
+            self._merged = summed(self._bias, mask)
+        return self._merged
+
+
+class PreparedStage(PreparedPositions):
+    """Run a stage before the blocks that have a part of it."""
+
+    def __init__(self, stage: InputStage, parts: dict[int, nn.Module], forward_pass: ForwardPass):
+        self._stage = stage
+        self._parts = parts  # by id of the block
+        self._forward_pass = forward_pass
+
+    def enter(self, x: Tensor, block: nn.Module) -> Tensor:
+        part = self._parts.get(id(block))
+        return x if part is None else self._stage.enter(x, part, self._forward_pass)
 
 
 def _projection_biases(owners: list[nn.Module], streams: tuple[str, ...]) -> Tensor | None:

@@ -20,16 +20,20 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders import encoder_class, encoder_options, has_base
 from fairseq_floater.position_encoders.base import CROSS_STREAMS, EncoderSpec, PositionEncoder
-from fairseq_floater.position_encoders.hooks import IncrementalState, Tables
+from fairseq_floater.position_encoders.hooks import IncrementalState
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.none import NoPositions
 from fairseq_floater.position_encoders.options import ADD
 from fairseq_floater.position_encoders.registry import block_numbers, check_depth, layer_numbers
 from fairseq_floater.position_encoders.shared_options import has_positions
 from fairseq_floater.position_encoders.stage import ForwardPass, InputStage
-from fairseq_floater.position_encoders.transforms import Tokens
-from fairseq_floater.transformer.masks import summed
-from fairseq_floater.transformer.prepared import PreparedPositions, PreparedSignal
+from fairseq_floater.position_encoders.transforms import Positions, Tokens
+from fairseq_floater.transformer.prepared import (
+    PreparedAttention,
+    PreparedPositions,
+    PreparedSignal,
+    PreparedStage,
+)
 
 # Key of the encoder's output: how training moved the source tokens.
 WARP = "position_warp"
@@ -159,43 +163,6 @@ def owned_parts(stack: Any, attribute: str) -> list[Any]:
     return [getattr(block, attribute) for block in owning_blocks(stack, attribute)]
 
 
-class PreparedAttention(PreparedPositions):
-    """Hold the tables of positions inside attention, and the bias that the blocks share."""
-
-    def __init__(self, tables: dict[int, Tables], bias: Tensor | None, rows: dict[int, Tensor]):
-        self._tables = tables  # by id of the block, like `rows` [T, B or 1, C]
-        self._rows = rows
-        self._bias = bias
-        self._merged: Tensor | None = None  # one mask for all blocks of a pass
-
-    def enter(self, x: Tensor, block: nn.Module) -> Tensor:
-        rows = self._rows.get(id(block))
-        return x if rows is None else x + rows
-
-    def tables(self, block: nn.Module) -> Tables:
-        return self._tables.get(id(block), ())
-
-    def mask(self, block: nn.Module, mask: Tensor | None) -> Tensor | None:
-        if self._bias is None or id(block) not in self._tables:
-            return mask
-        if self._merged is None:
-            self._merged = summed(self._bias, mask)
-        return self._merged
-
-
-class PreparedStage(PreparedPositions):
-    """Run a stage before the blocks that have a part of it."""
-
-    def __init__(self, stage: InputStage, parts: dict[int, nn.Module], forward_pass: ForwardPass):
-        self._stage = stage
-        self._parts = parts  # by id of the block
-        self._forward_pass = forward_pass
-
-    def enter(self, x: Tensor, block: nn.Module) -> Tensor:
-        part = self._parts.get(id(block))
-        return x if part is None else self._stage.enter(x, part, self._forward_pass)
-
-
 def prepare(
     stack: Any,
     attribute: str,
@@ -230,16 +197,7 @@ def prepare(
         prepared = encoder.prepare(in_stream, tokens, dtype)
         forward_pass = ForwardPass(tokens, prepared, incremental_state)
         return PreparedStage(encoder, {id(b): p for b, p in zip(owners, parts)}, forward_pass)
-    if facing is None:
-        at = tokens.at(use_slots=encoder.is_relative(encoder.spec.options))
-    else:
-        at = tokens.facing(facing, stack.cfg.position_cross_ratio)
-    law, lengths = stack.eval_law, getattr(tokens.warp, "lengths", None)
-    # Without lengths no source is longer than the trained length.
-    if law is not None and not stack.training and not (law.changes_frequencies and lengths is None):
-        at = at._replace(law=law, lengths=lengths)
-    if at.num_rows > encoder.max_positions:  # a limit counts tokens, not padding
-        at = at._replace(num_rows=int(max(at.keys.max(), at.queries.max())) + 1)
+    at = _positions(stack, encoder, tokens, facing)
     if isinstance(encoder, AttentionPositions):
         bias = encoder.logit_bias(at, parts, dtype)
         tables = {id(b): t for b, t in zip(owners, encoder.prepare(at, parts, dtype))}
@@ -256,6 +214,21 @@ def prepare(
     if tokens.last_only:  # a step reads its rows for all blocks at once
         table = table.index_select(0, at.queries[:, -1])
     return PreparedSignal(encoder, table, owners, tokens, at)
+
+
+def _positions(stack: Any, encoder: Any, tokens: Tokens, facing: Tokens | None) -> Positions:
+    """Return the positions of ``tokens``, with the law by which evaluation changes them, if any."""
+    if facing is None:
+        at = tokens.at(use_slots=encoder.is_relative(encoder.spec.options))
+    else:
+        at = tokens.facing(facing, stack.cfg.position_cross_ratio)
+    law, lengths = stack.eval_law, getattr(tokens.warp, "lengths", None)
+    # Without lengths no source is longer than the trained length.
+    if law is not None and not stack.training and not (law.changes_frequencies and lengths is None):
+        at = at._replace(law=law, lengths=lengths)
+    if at.num_rows > encoder.max_positions:  # a limit counts tokens, not padding
+        at = at._replace(num_rows=int(max(at.keys.max(), at.queries.max())) + 1)
+    return at
 
 
 def with_base(cfg: Any, side: str) -> Any:

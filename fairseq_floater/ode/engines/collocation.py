@@ -103,7 +103,7 @@ class _ParallelFlow(torch.autograd.Function):
         ctx.record, ctx.check_each, ctx.solution, ctx.step = record, check_each, None, step
         rounds = 0
         for wide in (True, False) if check_each else (record.wide,):
-            solution = _Solution(coefficients, rows, times, step, wide)
+            solution = _SegmentedSolution(coefficients, rows, times, step, wide)
             solution.integrate(None if check_each else record.iterations)
             rounds += solution.rounds
             if solution.residual <= TOLERANCE:
@@ -135,13 +135,13 @@ class _ParallelFlow(torch.autograd.Function):
         return (at_p0, *nothing, *total)
 
 
-def _note(record: SolveRecord, check_each: bool, solution: _Solution) -> None:
+def _note(record: SolveRecord, check_each: bool, solution: _SegmentedSolution) -> None:
     if check_each:
         record.note(solution.wide, solution.iterations)
     record.add_residual(solution.residual)
 
 
-class _Solution:
+class _SegmentedSolution:
     """Hold values and slopes on the grid, and the segments, which pull their gradient back.
 
     Args:

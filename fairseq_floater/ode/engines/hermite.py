@@ -55,14 +55,18 @@ class HermiteGrid:
         # The last time may be the last grid point, which has nothing to its right.
         right = (left + 1).clamp(max=self.num_steps)
         rows = torch.stack([left, right, points + left, points + right], dim=1).long()
-        weights = (
+        of_neighbours = (
             (1 + 2 * s) * (1 - s) ** 2,  # value at the left grid point
             s**2 * (3 - 2 * s),  # value at the right grid point
             s * (1 - s) ** 2 * step,  # slope at the left one
             s**2 * (s - 1) * step,  # slope at the right one
         )
-        self._forward = _WeightedSums(rows, torch.stack(weights, dim=1), like)
-        self._transposed = self._forward.transposed(2 * points)
+        weights = torch.stack(of_neighbours, dim=1)
+        used = weights != 0
+        results = torch.arange(len(rows))[:, None].expand_as(rows)[used]
+        rows, weights = rows[used], weights[used]
+        self._forward = _WeightedSums(results, rows, weights, len(left), like)
+        self._transposed = _WeightedSums(rows, results, weights, 2 * points, like)
 
         grid_times = self.start + step * torch.arange(points, dtype=torch.float64)
         #: times of all K + 1 grid points, and as many ones: [2, K + 1] in dtype and on device of ``like``
@@ -105,26 +109,24 @@ class HermiteGrid:
 
 
 class _WeightedSums:
-    """Form weighted sums of a tensor's rows: row n of the result sums ``weights[n]`` times rows ``rows[n]``.
+    """Form weighted sums of a tensor's rows: result n is the sum of the terms m with ``results[m]`` = n.
 
-    Shapes: ``rows`` and ``weights`` are [N, J] on the CPU, or flat, with the ``offsets`` [N] at which
-    each result begins. Terms of weight zero are left out.
+    Term m is ``weights[m]`` times row ``rows[m]``. The sums with ``rows`` and ``results`` exchanged carry a
+    gradient back.
+
+    Shapes: ``results``, ``rows`` and ``weights`` are [M] on the CPU; there are N results.
     """
 
-    def __init__(self, rows: Tensor, weights: Tensor, like: Tensor, offsets: Tensor | None = None):
-        if offsets is None:
-            used = weights != 0
-            ends = used.sum(1).cumsum(0)
-            offsets = torch.cat([ends.new_zeros(1), ends[:-1]])
-            rows, weights = rows[used], weights[used]
-        self._cpu = (rows, weights, offsets)
-        self._like = like.new_empty(0)  # holds no graph
-        self.rows = constant_like(rows, like, torch.int64)
-        self.offsets = constant_like(offsets, like, torch.int64)
-        self.weights = constant_like(weights, like)
+    def __init__(self, results: Tensor, rows: Tensor, weights: Tensor, count: int, like: Tensor):
+        order = results.argsort(stable=True)
+        ends = torch.bincount(results, minlength=count).cumsum(0)
+        begins = torch.cat([ends.new_zeros(1), ends[:-1]])
+        self.rows = constant_like(rows[order], like, torch.int64)
+        self.offsets = constant_like(begins, like, torch.int64)
+        self.weights = constant_like(weights[order], like)
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """Return the sums: [M, ..., C] -> [N, ..., C]."""
+        """Return the sums: [R, ..., C] -> [N, ..., C]."""
         flat = F.embedding_bag(
             self.rows,
             tensor.flatten(1),
@@ -133,13 +135,3 @@ class _WeightedSums:
             per_sample_weights=self.weights,
         )
         return flat.view(-1, *tensor.shape[1:])
-
-    def transposed(self, num_rows: int) -> _WeightedSums:
-        """Return the sums that carry a gradient back to a tensor of ``num_rows`` rows."""
-        rows, weights, offsets = self._cpu
-        terms = torch.diff(offsets, append=offsets.new_tensor([len(rows)]))
-        results = torch.repeat_interleave(torch.arange(len(offsets)), terms)
-        order = rows.argsort(stable=True)
-        ends = torch.bincount(rows, minlength=num_rows).cumsum(0)
-        begins = torch.cat([ends.new_zeros(1), ends[:-1]])
-        return _WeightedSums(results[order], weights[order], self._like, begins)
