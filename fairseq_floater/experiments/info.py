@@ -38,6 +38,7 @@ from fairseq_floater.records import markdown_table
 from fairseq_floater.requirements import versions
 from fairseq_floater.transformer.shapes import (
     ARCHITECTURES,
+    MAX_POSITIONS,
     ROBERTA_ARCHITECTURES,
     ROBERTA_SIZES,
     SIZES,
@@ -50,7 +51,6 @@ COSTS = {
     "mask": "a float mask in fused attention",
     "weights": "attention that forms its weights and is not fused",
 }
-MAX_POSITIONS = 1024  # fairseq's default of --max-source-positions and --max-target-positions
 VOCABULARY = 32_000  # words in each dictionary, for encoders with parameters for each word
 ROBERTA_MAX_POSITIONS, ROBERTA_VOCABULARY = 512, 50_265  # of the published RoBERTas
 # Prefixes of parameters that a stack owns and its blocks share, in translation and in a RoBERTa.

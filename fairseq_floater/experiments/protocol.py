@@ -24,6 +24,7 @@ from fairseq_floater.experiments.system import PLAIN, PLAIN_SIGNATURE
 from fairseq_floater.experiments.variants import Variant
 from fairseq_floater.position_encoders import signature
 from fairseq_floater.records import NUMBER, read_json
+from fairseq_floater.transformer.shapes import MAX_POSITIONS
 
 # Part of the names of files with a warm start's translations.
 WARM_START_MARK = ".before"
@@ -81,7 +82,7 @@ class Protocol(TranslationJob):
             self.signature = signature(positions)
         self.prepare_data()
         if not self.launcher.dry_run:
-            self._warn_of_limit()
+            self._check_lengths(options)
         if positions is not None:
             self._warn_of_distances(positions)
         # Once the warm start exists, the donor may be gone.
@@ -134,8 +135,12 @@ class Protocol(TranslationJob):
         if warning is not None:
             self.launcher.say(f"{self.title}: warning: {warning}")
 
-    def _warn_of_limit(self) -> None:
-        """Warn of references that are longer than hypotheses can be."""
+    def _check_lengths(self, options: argparse.Namespace) -> None:
+        """Warn of references that are longer than hypotheses can be.
+
+        Raises:
+            UsageError: a test set has sentences that fairseq-generate refuses.
+        """
         a, b = (float(self.settings[name]) for name in ("max_len_a", "max_len_b"))
         folder = self.data / SEGMENTATIONS[self.settings["bpe"]].folder
         for test in self.experiment.config.data.tests:
@@ -143,6 +148,15 @@ class Protocol(TranslationJob):
             if not all(path.is_file() for path in sides):
                 continue
             source, target = map(token_counts, sides)
+            for side, path, tokens in zip(("source", "target"), sides, (source, target)):
+                limit = getattr(options, f"max_{side}_positions", MAX_POSITIONS)
+                longest = int(tokens.max()) + 1
+                if longest > limit:
+                    raise UsageError(
+                        f"`max-{side}-positions` must be at least {longest} for line "
+                        f"{int(tokens.argmax()) + 1} of {path} and its end symbol, but is {limit} instead: "
+                        "set it under `shape`."
+                    )
             if cut := int((target > a * (source + 1) + b).sum()):
                 self.launcher.say(
                     f"{self.title}: warning: {cut} of {len(target)} references of {test} are longer than "

@@ -127,6 +127,10 @@ class Experiment(ConfiguredExperiment):
         # Without the multiple of 1, fairseq drops the rest of a batch whose size is not a multiple of 8.
         arguments = [as_path(inputs.data), *self._task(), "--required-batch-size-multiple", "1"]
         arguments += ["--max-tokens", str(self.config.budget.max_tokens), *options]
+        # fairseq's tasks load no longer sentences than these say, whatever the model was trained with.
+        for name in ("max-source-positions", "max-target-positions"):
+            limit = inputs.system.given.get(f"--{name}", self.config.shape.get(name))
+            arguments += as_options({name: limit})
         return [*arguments, "--cpu"] if inputs.machines.on_cpu else arguments
 
     @property

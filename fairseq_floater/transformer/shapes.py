@@ -1,5 +1,7 @@
 """Name the shapes and their sizes, for tools that need neither torch nor fairseq."""
 
+#: fairseq's default of --max-source-positions and --max-target-positions
+MAX_POSITIONS = 1024
 #: Hugging Face's Marian: fairseq's Transformer in shape, with a few things computed differently
 MARIAN = "floater_marian"
 #: our architecture -> fairseq's

@@ -6,6 +6,7 @@ import signal
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from command_lines import value
 from fake_launcher import CONFIG, FakeLauncher, run
 
@@ -14,6 +15,8 @@ from fairseq_floater.experiments import job, locks
 from fairseq_floater.experiments.launch import BusyError, CommandError, StoppedError
 from fairseq_floater.experiments.locks import try_lock
 from fairseq_floater.experiments.run_folder import RunFolder
+from fairseq_floater.experiments.stages import Experiment
+from fairseq_floater.experiments.system import System
 from fairseq_floater.experiments.variants import TOLD
 
 DATA = ["numbers", "prepare"]
@@ -170,6 +173,31 @@ def test_references_that_the_output_limit_cuts_off_are_warned_of(tmp_path, capsy
         (folder / f"test.{language}").write_text(f"{line}\n")
     run(tmp_path, "floater", launcher)
     assert "1 of 1 references of test are longer than the longest hyp" in capsys.readouterr().err
+
+
+def test_sentences_that_fairseq_would_not_load_stop_a_run_before_its_training(tmp_path):
+    folder = tmp_path / "data" / "spm"
+    folder.mkdir(parents=True)
+    for language in ("en", "de"):
+        (folder / f"test.{language}").write_text("one\n" + "word " * 1024 + "\n")
+    launcher = FakeLauncher()
+    rule = (
+        r"`max-source-positions` must be at least 1025 for line 2 of .*test\.en and its end symbol"
+    )
+    with pytest.raises(UserError, match=rule):
+        run(tmp_path, "floater", launcher)
+    assert launcher.steps == DATA
+    config = tmp_path / "longer.yaml"
+    limits = {"max-source-positions": 1025, "max-target-positions": 1025}
+    config.write_text(yaml.safe_dump({"extends": str(CONFIG), "shape": limits}))
+    assert run(tmp_path, "floater", config=config, losses=True)[-len(AFTER) :]
+    arguments = RunFolder(tmp_path / "floater-all-qkv").read()["arguments"]
+    for stage in ("finetune", "score-reference", "generate"):
+        assert [value(arguments[stage], f"--{name}") for name in limits] == ["1025", "1025"]
+    given = System("rope", options=("--max-source-positions=2000",))
+    assert (
+        value(Experiment(config).arguments("generate", given), "--max-source-positions") == "2000"
+    )
 
 
 def test_another_run_at_work_is_left_alone(tmp_path, monkeypatch):
