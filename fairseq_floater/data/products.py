@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.errors import say
-from fairseq_floater.files import file_hash, put_folder, remove_folder, write_text
+from fairseq_floater.files import file_hash, naming, put_folder, remove_folder, write_text
 from fairseq_floater.records import read_json
 from fairseq_floater.requirements import FAIRSEQS, version_of
 
@@ -148,7 +148,7 @@ def make_folder(
         say(f"{out_dir} exists already: skipped.")
         return PreparedFolder(out_dir, read_json(out_dir / SUMMARY))
     refuse_foreign(out_dir, read_json(out_dir / SUMMARY).get("files") if old else None)
-    with work_folder(out_dir.with_name(f".{out_dir.name}.tmp")) as work:
+    with naming(out_dir), work_folder(out_dir.with_name(f".{out_dir.name}.tmp")) as work:
         packages = {name: version for name in _PACKAGES if (version := version_of(name))}
         summary = {**new._asdict(), "packages": packages, **build(work)}
         summary["files"] = [*files_in(work), SUMMARY]

@@ -2,7 +2,7 @@
 
 Ontañón et al. 2022, as their published code makes them (200,000 examples train, 1,024 test):
     addition: two numbers of 1 to 8 digits, each padded on the left with 0 to 12 digits, and their sum,
-        padded likewise; tested with 9 and 10 digits
+        padded likewise; tested with 9 and 10 digits. Unlike there, zeros in front count as padding
     addition-negatives: the same with a minus before a quarter of the numbers, and # for padding
     reverse: 1 to 16 digits backwards; tested with 17 to 24
     duplicate: 1 to 16 digits twice; tested with 17 to 24
@@ -64,10 +64,13 @@ def _changed(
 def _add(draws: Draws, span: _Span, *, signed: bool) -> Example:
     padding, numbers, lengths = "#" if signed else "0", [], []
     for _ in range(2):
-        digits = _symbols(draws, draws.within(span), "0123456789")
+        digits = "".join(_symbols(draws, draws.within(span), "0123456789"))
         sign = "-" if signed and draws.below(4) == 0 else ""
-        numbers.append(sign + "".join(digits))
-        lengths.append(len(digits))
+        numbers.append(sign + digits)
+        # Padding by 0 hides zeros in front.
+        lengths.append(len(digits if signed else digits.lstrip("0")) or 1)
+    if max(lengths) < span[0]:
+        return _add(draws, span, signed=signed)
     total = sum(map(int, numbers))
     first, second = (number.rjust(_WIDTH, padding) for number in numbers)
     # For the sum 0, the published code writes only padding.
@@ -98,7 +101,7 @@ def _intersect(draws: Draws, span: _Span) -> Example:
     if meets and not {*first} & {*second}:
         second[draws.below(len(second))] = first[draws.below(len(first))]
     target = ["true" if meets else "false"]
-    return Example([*first, SEPARATOR, *second], target, max(lengths))
+    return Example([*first, SEPARATOR, *second], target, max(len(first), len(second)))
 
 
 TASKS = {
