@@ -12,7 +12,7 @@ are paired (Koehn, 2004).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -155,7 +155,9 @@ class ScoredSet:
         self.test, self.report = test, scorer.report
         self.folders = {s.name: [str(Path(file).parent) for file in s.hypotheses] for s in systems}
         self.runs = {files.name: read_runs(files, self.test) for files in systems}
-        self.seeds = {s.name: known_seeds(s.hypotheses) or _numbers(s.hypotheses) for s in systems}
+        known = {s.name: known_seeds(s.hypotheses) for s in systems}
+        self.seeds = {s.name: known[s.name] or _numbers(s.hypotheses) for s in systems}
+        self.has_seeds = {name for name, seeds in known.items() if seeds}
         check_same_tokens(self.runs)
         metrics = scorer.bleu, Chrf()
         self.bleu, self.chrf = (
@@ -188,7 +190,7 @@ class ScoredSet:
         untrained = report.untrained.values()
         contestants = {name: score for name, score in scores.items() if name not in untrained}
         if report.baseline in contestants:
-            _compare(contestants, report.baseline, report.seed)
+            _compare(contestants, report.baseline, report.seed, self.has_seeds)
         _rank(contestants)
         if len(index) < FEW_SENTENCES:
             report.warnings.append(
@@ -250,16 +252,22 @@ def _mean(
     return SeedMean(float(np.mean(per_seed)), interval, per_seed, resampled, seeds=seeds)
 
 
-def _compare(scores: Mapping[str, BinScore], baseline: str, seed: int) -> None:
-    """Set each system's gain on a bin's baseline, with p-values corrected for the number of systems."""
+def _compare(
+    scores: Mapping[str, BinScore], baseline: str, seed: int, has_seeds: Container[str]
+) -> None:
+    """Set each system's gain on a bin's baseline, with p-values corrected for the number of systems.
+
+    Runs are paired by seed only if the seeds of both systems are known (``has_seeds``).
+    """
     # The baseline has a gain on itself too, for the record; it does not count as a comparison.
     others = [name for name in scores if name != baseline]
     for attribute in ("bleu", "exact", "loss", "score"):
         means = {name: mean for name in scores if (mean := getattr(scores[name], attribute))}
         if baseline not in means:
             continue
-        for mean in means.values():
-            mean.gain = _gain(mean, means[baseline], seed)
+        for name, mean in means.items():
+            known = name in has_seeds and baseline in has_seeds
+            mean.gain = _gain(mean, means[baseline], seed, known)
         compared = [means[name] for name in others if name in means]
         for kind in ("p_value", "p_seeds"):
             tested = [mean for mean in compared if getattr(mean.gain, kind) is not None]
@@ -268,13 +276,13 @@ def _compare(scores: Mapping[str, BinScore], baseline: str, seed: int) -> None:
                 mean.gain = replace(mean.gain, **{f"{kind}_holm": p_value})
 
 
-def _gain(ours: SeedMean, base: SeedMean, seed: int) -> Gain:
+def _gain(ours: SeedMean, base: SeedMean, seed: int, has_seeds: bool) -> Gain:
     difference = ours.value - base.value
     if not base.resampled.size:
         return Gain(difference, None)
     of_sentences = ours.resampled.mean(axis=0) - base.resampled.mean(axis=0)
     by_seed = [mean.resampled[np.argsort(mean.seeds, kind="stable")] for mean in (ours, base)]
-    paired = sorted(ours.seeds) == sorted(base.seeds)
+    paired = has_seeds and sorted(ours.seeds) == sorted(base.seeds)
     with_seeds = statistics.difference_noise(by_seed[0], by_seed[1], seed, paired=paired)
     return Gain(
         difference,
