@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairseq_floater.errors import UserError, first_line
+from fairseq_floater.version import __version__
 
 # Distributions whose versions affect results; `floater info` shows them. fairseq may be either of FAIRSEQS.
 _SAME = ("torch", "fairseq", "torchdiffeq", "numpy", "sacrebleu", "sentencepiece", "omegaconf")
@@ -134,6 +135,6 @@ def cpu_name() -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, the plugin and the packages that affect results."""
-    names = ("fairseq_floater", *FAIRSEQS, *DECISIVE)
-    installed = {name: version for name in names if (version := version_of(name))}
-    return {"python": platform.python_version(), **installed}
+    installed = {name: v for name in (*FAIRSEQS, *DECISIVE) if (v := version_of(name))}
+    # The plugin's own: another copy, or an older version of this one, may be installed.
+    return {"python": platform.python_version(), "fairseq_floater": __version__, **installed}

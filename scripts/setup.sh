@@ -28,13 +28,15 @@ if [[ -n ${FLOATER_PYTHON:-} ]]; then
     die "FLOATER_PYTHON=$FLOATER_PYTHON lacks torch, fairseq, torchdiffeq, sacrebleu or fairseq_floater: install what is missing there, or unset it."
 fi
 
+stamp=$ROOT/.venv/.floater-setup
+wanted=$(cat "$ROOT"/setup.py "$ROOT"/scripts/{setup.sh,fairseq.txt,mend_fairseq.py} | cksum)-$TORCH-$FAIRSEQ
+is_done() { [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && ready "$PYTHON"; }
+if is_done; then exit; fi # before the lock: the checkout may be read-only
+
 # Two scripts started at once must not install into the environment at the same time.
 exec 9>"$ROOT/.setup.lock"
 if command -v flock >/dev/null; then flock 9; fi
-
-stamp=$ROOT/.venv/.floater-setup
-wanted=$(cat "$ROOT"/setup.py "$ROOT"/scripts/{setup.sh,fairseq.txt,mend_fairseq.py} | cksum)-$TORCH-$FAIRSEQ
-if [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && ready "$PYTHON"; then exit; fi
+if is_done; then exit; fi
 
 find_python() {
     local fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'

@@ -10,6 +10,7 @@ from toy import PACKAGE, ROOT, environment, run
 
 from fairseq_floater import requirements
 from fairseq_floater.requirements import UnsupportedError, check_fairseq, check_python, check_torch
+from fairseq_floater.version import __version__
 
 OFFICIAL = "mutable default <class 'CommonConfig'> for field common is not allowed"
 
@@ -131,3 +132,9 @@ def test_a_verb_whose_extra_is_missing_names_it(tmp_path):
     done = run([sys.executable, "-c", program, "page", ".", "page.html"], cwd=tmp_path, code=1)
     remedy = "pip install 'fairseq_floater[page]' installs it."
     assert f"jinja2 is not installed: {remedy}" in done.stderr
+
+
+def test_the_plugins_version_is_that_of_the_code_that_runs(monkeypatch):
+    """A clone may run in an environment into which another copy is installed."""
+    monkeypatch.setattr(requirements, "version_of", lambda name: "0.9")
+    assert requirements.versions()["fairseq_floater"] == __version__

@@ -171,7 +171,9 @@ class ComparisonTable(Table):
         if self.baseline in [entry.system.name for entry in runs]:
             argv += ["--baseline", self.baseline]
         elif self.baseline:
-            self.launcher.say(f"No comparison: the baseline {self.baseline} is not finished yet.")
+            self.launcher.say(
+                f"No comparison: the baseline {self.baseline} is not finished yet under these seeds."
+            )
         settings = self.experiment.settings(System(PLAIN))
         argv += ["--max-len-a", settings["max_len_a"], "--max-len-b", settings["max_len_b"]]
         argv += self.experiment.metrics()
@@ -236,6 +238,10 @@ class ComparisonTable(Table):
         if self.launcher.dry_run or self.why_no_table():
             return
         print(_WHERE.format(work=self.work, table=self.name))
+        if others := {*_seeds_of(self.work)} - {*self.seeds}:
+            print(
+                f"Seeds   without --seeds, --table also scores {', '.join(map(str, sorted(others)))}"
+            )
         if self.by_length:
             shape = {"kept": {"train": {"longest_source": int}}}
             longest = read_json(self.work / "split" / "split.json", shape)["kept"]["train"]
