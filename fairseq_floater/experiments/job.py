@@ -147,7 +147,7 @@ class Job(ABC):
     def make_data(self, argv: list[Any]) -> None:
         """Run a command that makes data for several runs; it does not count as work of this run."""
         log = self.request.work / "data.log"
-        self.launcher.run(argv, name=self.title, log=log, locks=self.locks.descriptors)
+        self.launcher.run(argv, name="data", log=log, locks=self.locks.descriptors)
 
     def make(self, step: Step) -> bool:
         """Make a step's result if it is missing or was made with other options.
