@@ -45,7 +45,7 @@ QKV_INIT_SCALE = 0.01
 HIDDEN_INITIAL_VALUE_STD = 0.1
 
 
-class StartValues(RescaledModule):
+class RescaledStart(RescaledModule):
     """Hold the starting points of one block's trajectories, divided by ``--floater-lr-scale``."""
 
     values: nn.Parameter
@@ -97,7 +97,7 @@ class FlowPositions(PositionEncoder):
                 solver.restore(metadata["solver" + name])
 
 
-class InitialValues(StartValues):
+class FloaterStart(RescaledStart):
     """Hold p(0) of every stream of one block (the freely initialised p^(n)(0) of equation 10).
 
     With ``--floater-theta block`` it also holds the block's h.
@@ -145,7 +145,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
     title = "FLOATER"
     formula = "dp/dt = h(t, p), p at t = 0.1 i"
     source = "ICML 2020, equations 8, 10, 12, 13"
-    part = InitialValues
+    part = FloaterStart
     targets = ("qkv", "hidden", "relative")  # the last is another class, `relative_flow.py`
     acts_on = "q, k, v"
     takes_scalar_noise = False
@@ -198,11 +198,11 @@ class FloaterPositions(FlowPositions, PositionSignal):
             self._add_solver(str(block_index))
         return super().build_block(block_index)
 
-    def rows(self, places: Places, blocks: Sequence[InitialValues]) -> Tensor:
+    def rows(self, places: Places, blocks: Sequence[FloaterStart]) -> Tensor:
         tables = [self._rows(flow, places) for flow in self.flows(blocks)]
         return tables[0] if len(tables) == 1 else torch.cat(tables, dim=2)
 
-    def flows(self, blocks: Sequence[InitialValues]) -> list[_Flow]:
+    def flows(self, blocks: Sequence[FloaterStart]) -> list[_Flow]:
         """Return the flow of all blocks or, with ``--floater-theta block``, one for each."""
         if self.dynamics is not None:
             return [_Flow("", self.dynamics, blocks)]
@@ -252,7 +252,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
         super().forget()
         self._last_solves = {}
 
-    def _initial_values(self, blocks: Sequence[InitialValues]) -> Tensor:
+    def _initial_values(self, blocks: Sequence[FloaterStart]) -> Tensor:
         joined: Tensor = _Joined.apply(*(block.initial() for block in blocks))
         return joined
 
@@ -262,7 +262,7 @@ class _Flow(NamedTuple):
 
     name: str  # of its solver
     dynamics: Any
-    blocks: Sequence[InitialValues]
+    blocks: Sequence[FloaterStart]
 
 
 class _Joined(torch.autograd.Function):

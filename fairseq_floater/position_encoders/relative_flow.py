@@ -19,7 +19,7 @@ from fairseq_floater.position_encoders.floater import (
     HIDDEN_INITIAL_VALUE_STD,
     FloaterPositions,
     FlowPositions,
-    StartValues,
+    RescaledStart,
     initial_dynamics,
 )
 from fairseq_floater.position_encoders.floater_options import (
@@ -35,7 +35,7 @@ from fairseq_floater.position_encoders.in_attention import AttentionPart
 from fairseq_floater.position_encoders.rotation_flow import (
     DELTA,
     RotationFlowPositions,
-    StartingRows,
+    RotationStart,
     largest_frequency,
 )
 from fairseq_floater.position_encoders.shaw import DistanceVectors
@@ -46,7 +46,7 @@ from fairseq_floater.position_encoders.xl import DistanceScores, XlPart
 LOG_DISTANCE = Clock(delta=1.0, bend=1.0)
 
 
-class FlowStart(StartValues):
+class DistanceStart(RescaledStart):
     """Hold r(0) of one block, or of the stack, for each stream and side: ``values`` [S, sides, W]."""
 
     def __init__(self, spec: EncoderSpec):
@@ -56,7 +56,7 @@ class FlowStart(StartValues):
         if scale is None:
             # The norm of a sinusoid; or of Shaw's vectors: Xavier's deviation for a few dozen rows is 0.1.
             is_xl = relative_form(options) == XL
-            scale = StartingRows.std if is_xl else HIDDEN_INITIAL_VALUE_STD
+            scale = RotationStart.std if is_xl else HIDDEN_INITIAL_VALUE_STD
         shape = (_streams(spec), 1 if spec.causal else 2, row_width(spec))
         self.values = nn.Parameter(scale * torch.randn(shape) / self.lr_scale)
         self.requires_grad_("floater_train" not in options or trains_start(options))
@@ -89,7 +89,7 @@ class FlowVectors(DistanceVectors):
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
         self.needs_weights = _streams(spec) == 2
-        self.start = FlowStart(spec)
+        self.start = DistanceStart(spec)
 
 
 class FlowBias(AttentionPart):
@@ -100,7 +100,7 @@ class FlowBias(AttentionPart):
 
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
-        self.start = FlowStart(spec)
+        self.start = DistanceStart(spec)
 
     def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor:
         rows, biases = tables
@@ -153,7 +153,7 @@ class DistanceFlow(DistanceScores):
         options = spec.options
         self.form, self.clock = relative_form(options), distance_clock(options)
         if self.form == XL:
-            self.start = FlowStart(spec)
+            self.start = DistanceStart(spec)
             # Either W_R or r is zero: if both were, neither would learn.
             has_zero_r = options["xl_projection"] == "off" or options.get("floater_init_scale") == 0
             others = self.silent_at_zero if has_zero_r else ("projection.weight",)

@@ -18,7 +18,7 @@ INPUTS = ("scalar", "vector", "none")
 QKV_WEIGHT_STD = 0.01
 
 
-class InitialState(StartingPoints):
+class RnnStart(StartingPoints):
     """Hold p_0 of one block."""
 
     std = 0.1
@@ -51,7 +51,7 @@ class RecurrentPositions(PositionSignal):
     title = "RNN"
     formula = "p_{i+1} = RNN(z_i, p_i)"
     source = "paper's equation 14, Table 6; Liu et al., ICML 2020"
-    part = InitialState
+    part = RnnStart
     targets = ("qkv", "hidden")
     acts_on = "q, k, v"
     options = (

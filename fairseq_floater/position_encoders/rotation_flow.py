@@ -61,7 +61,7 @@ def rotation(skew: Tensor) -> Tensor:
     return power
 
 
-class StartingRows(StartingPoints):
+class RotationStart(StartingPoints):
     """Hold p(0) of one block, with the norm of a sinusoid's rows, sqrt(C / 2)."""
 
     std = 0.5**0.5
@@ -84,7 +84,7 @@ class RotationFlowPositions(PositionSignal):
     title = "rotation flow"
     formula = "dp/dt = (A - A^T) p"
     source = "this project; a case of the paper's equation 8"
-    part = StartingRows
+    part = RotationStart
     continuous = True
     before_start = True
     targets = (*PositionSignal.targets, "relative")  # relative: RelativeRotationPositions
