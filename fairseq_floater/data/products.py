@@ -131,7 +131,7 @@ def make_folder(
     """Let ``build`` fill a folder beside ``out_dir``, add the summary, and rename it to ``out_dir``.
 
     Args:
-        out_dir: kept as it is if the same parameters and inputs made it.
+        out_dir: kept as it is if the same parameters and inputs made it, and no file is missing.
         inputs: the files that shape the data, always in the same order; their paths may change.
         build: fills the folder; returns ``splits`` ({split: {count: number}}), ``warnings`` and more.
 
@@ -144,10 +144,12 @@ def make_folder(
     old = Origin.read(out_dir / SUMMARY)
     if old is not None and len(old.inputs) == len(new.inputs):
         old = old._replace(inputs=dict(zip(new.inputs, old.inputs.values())))
-    if is_made(out_dir, old, new, force=force):
+    made = read_json(out_dir / SUMMARY) if old else {}
+    is_whole = all((out_dir / name).is_file() for name in made.get("files", ()))
+    if is_made(out_dir, old, new, force=force) and is_whole:
         say(f"{out_dir} exists already: skipped.")
-        return PreparedFolder(out_dir, read_json(out_dir / SUMMARY))
-    refuse_foreign(out_dir, read_json(out_dir / SUMMARY).get("files") if old else None)
+        return PreparedFolder(out_dir, made)
+    refuse_foreign(out_dir, made.get("files"))
     with naming(out_dir), work_folder(out_dir.with_name(f".{out_dir.name}.tmp")) as work:
         packages = {name: version for name in _PACKAGES if (version := version_of(name))}
         summary = {**new._asdict(), "packages": packages, **build(work)}

@@ -48,6 +48,13 @@ def test_the_same_input_is_used_once_wherever_it_lies(
     assert capsys.readouterr().err == f"{tmp_path / 'out'} exists already: skipped.\n"
 
 
+def test_a_folder_that_lacks_a_file_is_made_again(raw: Path, tmp_path: Path) -> None:
+    make(raw)
+    (tmp_path / "out" / "data").unlink()
+    make(raw)
+    assert (tmp_path / "out" / "data").read_text() == "60"
+
+
 def test_another_fairseq_and_no_tokenizers_will_do(
     raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
