@@ -102,7 +102,8 @@ def test_p_values_are_corrected_and_losses_ranked(folder, systems):
 def test_a_loss_that_is_not_known_counts_as_a_comparison(folder, systems):
     bad, good = systems
     three = [good, bad, SystemFiles("x", bad.hypotheses)]
-    report = score_split(folder, three, baseline="good", bootstrap=50)
+    variant = SystemFiles("bad.told_length", good.hypotheses)  # shares the loss of `bad`
+    report = score_split(folder, [*three, variant], baseline="good", bootstrap=50)
     gain = report.to_json_dict()["bins"]["all"]["systems"]["bad"]["loss_against_baseline"]
     assert gain["p_value_holm"] == pytest.approx(2 * gain["p_value"]) == pytest.approx(2 / 51)
 
