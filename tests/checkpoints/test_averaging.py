@@ -105,6 +105,18 @@ def test_the_best_are_the_best(tmp_path):
         average([tmp_path / "c"], tmp_path / "n.pt", best=5)
 
 
+def test_checkpoints_kept_as_the_best_come_before_epochs(tmp_path):
+    """As --keep-best-checkpoints names them."""
+    save_series(tmp_path / "c", [9, 10, 11, 12])
+    for number, name in ((11, "bleu_27.501"), (12, "loss_-3")):
+        (tmp_path / "c" / f"checkpoint{number}.pt").rename(
+            tmp_path / "c" / f"checkpoint.best_{name}.pt"
+        )
+    report = average([tmp_path / "c"], tmp_path / "a.pt", best=2)
+    assert [i["num_updates"] for i in report.inputs] == [11, 12]
+    assert "last_optimizer_state" not in load_checkpoint(tmp_path / "a.pt")
+
+
 def test_an_input_is_never_overwritten(tmp_path):
     a, b = (save_donor(tmp_path / f"{name}.pt", arch=TINY) for name in "ab")
     with pytest.raises(CheckpointError, match=r"b\.pt is one of the inputs; choose another name"):

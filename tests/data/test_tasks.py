@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prepared_text import text_lines as lines
@@ -61,12 +63,13 @@ def solved(task: str, source: str) -> tuple[int, str]:
 @pytest.mark.parametrize("task", TASKS)
 def test_every_example_follows_the_rule_in_its_lengths(task: str, tmp_path: Path) -> None:
     assert main(["tasks", task, str(tmp_path / "out"), *SMALL]) == 0
-    sources = {}
+    sources, lengths = {}, {}
     for split in SPLITS:
         examples = pairs(tmp_path / "out", split)
         assert len(examples) == SIZES[split]
         sources[split] = {source for source, _ in examples}
         low, high = TASKS[task].tested if split == "test" else TASKS[task].trained
+        lengths[split] = {solved(task, source)[0] for source, _ in examples}
         for source, target in examples:
             length, expected = solved(task, source)
             assert target == expected
@@ -74,9 +77,23 @@ def test_every_example_follows_the_rule_in_its_lengths(task: str, tmp_path: Path
     for held_out in SPLITS[1:]:
         assert len(sources[held_out]) == SIZES[held_out]
         assert not sources["train"] & sources[held_out]
+    low, high = TASKS[task].trained
+    assert lengths["train"] >= {*range(low + 1, high + 1)}
+    sides = [side.split() for s, _ in pairs(tmp_path / "out", "train") for side in s.split("|")]
+    if task == "cartesian":
+        assert len({(len(a), len(b)) for a, b in zip(sides[::2], sides[1::2])}) > 30
+    if task == "addition-negatives":
+        assert sum("-" in side for side in sides) / 800 == pytest.approx(0.25, abs=0.05)
     if task == "intersection":
+        assert all(len({*side}) == len(side) for side in sides)
         answers = [target for _, target in pairs(tmp_path / "out", "train")]
         assert answers.count("true") / 400 == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_sum_of_zero_is_only_padding() -> None:
+    zeros: Any = SimpleNamespace(below=lambda count: 0, within=lambda span: span[0])
+    for task, padding in (("addition", "0"), ("addition-negatives", "#")):
+        assert TASKS[task].draw(zeros, (1, 8)).target == [padding] * 12
 
 
 @pytest.mark.parametrize("task", ["reverse", "copy", "addition", "intersection"])

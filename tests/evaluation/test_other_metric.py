@@ -21,6 +21,7 @@ def numbers(folder, write):
     values, files = {}, {}
     for name, mean in (("bad", 0.70), ("good", 0.705)):
         values[name] = mean + 0.05 * difficulty + 0.02 * generator.normal(size=(2, size))
+        values[name] += np.outer([1, -1], 0.2 * generator.normal(size=size))  # cancels in the mean
         files[name] = [
             write(f"{name}{seed}.comet", "".join(f"{x:.6f}\n" for x in of_seed))
             for seed, of_seed in enumerate(values[name])

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics import BLEU, CHRF
 from scored_split import damaged, generated, sentence
 
 from fairseq_floater.cli import main
@@ -70,6 +70,8 @@ def test_a_test_set_has_sacrebleus_own_scores_and_means_over_seeds(data, runs):
         found = report.scores[test]["good"]
         assert found.bleu.per_seed == expected
         assert found.bleu.value == pytest.approx(np.mean(expected), abs=1e-12)
+        chrf = [CHRF().corpus_score(h, [references]).score for h in hypotheses]
+        assert found.chrf == pytest.approx(np.mean(chrf), abs=1e-12)
         # Each token has 1 bit under seed 1, 2 bits under seed 2.
         assert found.loss.per_seed == pytest.approx([1, 2])
         words = [len(line.split()) for line in lines_of(data, test, "en")]

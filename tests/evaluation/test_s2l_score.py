@@ -31,6 +31,8 @@ def test_every_bin_has_sacrebleus_own_scores(folder, tmp_path):
         assert found.bleu.value == BLEU().corpus_score(h, [r]).score
         assert found.chrf == CHRF().corpus_score(h, [r]).score
         assert report.sentences[name] == len(members)
+        lengths = [len(sources[i].split()) for i in members]
+        assert report.mean_length[name] == pytest.approx(np.mean(lengths))
         assert found.bleu.interval is None and found.loss is None
     assert report.signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 
@@ -158,6 +160,15 @@ def test_hypotheses_that_reach_the_length_limit_are_counted(folder, tmp_path):
     path = generated(tmp_path / "g", sources, mixed)
     report = score_split(folder, [SystemFiles("x", [path])], length_limit=(1, 3), bootstrap=0)
     assert report.scores["all"]["x"].cut_off == pytest.approx(0.5, abs=0.01)
+    more = re.sub(r"(?m)^P-(\d+)\t.*$", r"\g<0>\nP-\1\t-1.0", path.read_text())
+    several = tmp_path / "several"
+    several.write_text(more)  # a second hypothesis of each sentence
+    whole = generated(tmp_path / "whole", sources, references)
+    two = SystemFiles("x", [several, whole])
+    two = score_split(folder, [two], length_limit=(1, 3), bootstrap=0).scores["all"]["x"]
+    one = report.scores["all"]["x"]
+    assert two.cut_off == one.cut_off / 2
+    assert two.length_ratio == pytest.approx((one.length_ratio + 1) / 2)
     looser = score_split(folder, [SystemFiles("x", [path])], length_limit=(1, 4), bootstrap=0)
     assert looser.scores["all"]["x"].cut_off == 0
     plain = tmp_path / "plain"

@@ -15,7 +15,7 @@ from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
 from fairseq_floater.evaluation.s2l.repeats import NGRAM, overlap
-from fairseq_floater.evaluation.s2l.split import split
+from fairseq_floater.evaluation.s2l.split import _Splitter, split
 
 # A row of test.tsv, without the id.
 Origin = namedtuple("Origin", "bin source_tokens target_tokens file line")
@@ -105,7 +105,7 @@ def test_short_pairs_train_and_long_ones_test(raw, tmp_path):
 
 
 def test_both_sides_bounds_training_targets(raw, tmp_path):
-    write(raw, "train", [line(3, 7000), line(4, 7100)], [line(9, 7200), line(4, 7300)])
+    write(raw, "train", [line(3, 7000), line(4, 7100)], [line(8, 7200), line(4, 7300)])
     report = split(raw, tmp_path / "out", options(edges=(8, 16), both_sides=True))
     assert lines(tmp_path / "out" / "train.en") == [line(4, 7100)]
     assert report.left_out["train"] == {"long target": 1}
@@ -138,6 +138,8 @@ def test_overlap_counts_lines_and_13grams():
     expected = {"same_line": 0.25, "any_13gram": 0.5, "half_of_13grams": 0.25}
     assert overlap(held_out, iter(training)) == expected
     assert overlap(["short line"], []) == dict.fromkeys(expected, 0)
+    half = overlap([" ".join(words[:14])], [" ".join(words[:13])])  # one run of two
+    assert half["half_of_13grams"] == 1
 
 
 def test_overlap_with_the_training_text_is_told_by_side(raw, tmp_path):
@@ -172,6 +174,33 @@ def test_the_subword_model_is_learned_on_short_pairs_only(tmp_path):
     given = SplitOptions("en", "de", edges=(30, 40), spm_model=out / "spm.model")
     again = split(tmp_path / "raw", tmp_path / "again", given)
     assert again.held_out["[40, inf)"] == report.held_out["[40, inf)"]
+
+
+def test_long_pairs_that_the_model_was_learned_on_are_left_out(tmp_path, monkeypatch):
+    """A word is one token of the provisional model and two of the final one."""
+    seen = {}
+
+    class Model:
+        def __init__(self, times):
+            self.times, self.model = times, ()
+
+        def pieces(self, batch):
+            return [[side.split() * self.times for side in pair] for pair in batch]
+
+    def learn(splitter, name, short, lines):
+        seen[name] = [len(source.split()) for source, _ in short]
+        (splitter.work / name).touch()
+        return Model(1 + (name == "spm.model"))
+
+    monkeypatch.setattr(_Splitter, "_learn", learn)
+    for name, lengths in (("train", (3, 4, 5, 7, 8, 9)), ("valid", (2,)), ("test", (3, 5))):
+        texts = [" ".join([f"{name}word"] * length) for length in lengths]
+        write(tmp_path / "raw", name, texts, texts)
+    raw_text = options(encoded=False, vocab=60, edges=(8,))
+    report = split(tmp_path / "raw", tmp_path / "out", raw_text)
+    assert seen == dict.fromkeys(("provisional.model", "spm.model"), [3, 4, 5, 7])
+    assert report.left_out["train"] == {"seen by the subword model": 3}
+    assert report.held_out["[8, inf)"]["files"] == {"test.en": 1, "train.en": 2}
 
 
 def test_words_are_counted_where_there_are_no_subwords(tmp_path):

@@ -96,6 +96,14 @@ def test_places_are_those_that_chance_leaves():
     assert rank_ranges([5.0], resampled[:1]) == [(1, 1)]
 
 
+def test_two_systems_are_told_apart_from_a_chance_of_five_percent_on():
+    noise = np.random.default_rng(2).normal(0, 1, (2, 20_000))
+    error = (noise[0] - noise[1]).std()
+    for distance, apart in ((1.85, False), (2.07, True)):
+        ranges = rank_ranges([0.0, distance * error], list(noise))
+        assert (ranges == [(1, 1), (2, 2)]) == apart
+
+
 def test_systems_that_do_not_differ_are_rarely_told_apart():
     """Of 100 bins with ten equal systems, about five tell any pair apart; uncorrected, nearly all would."""
     generator, wrong = np.random.default_rng(4), 0

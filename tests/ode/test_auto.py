@@ -74,6 +74,17 @@ def test_late_rows_do_not_hide_the_errors_of_the_first():
     assert float(row_errors(values, truth).max()) < 1e-3
 
 
+def test_the_error_of_the_gradient_is_that_of_the_worst_window():
+    dynamics, p0 = named_flow("linear", dim=64)
+    with torch.no_grad():
+        dynamics.weight1.mul_(4)
+    step = (("collocation", 0.05),)
+    of_32, of_64, of_96 = (
+        choose(dynamics, p0, TIMES[:rows], candidates=step).gradient_error for rows in (32, 64, 96)
+    )
+    assert of_32 <= of_64 <= of_96
+
+
 @pytest.mark.parametrize("name", FLOWS)
 def test_evaluation_is_finer_and_the_same_on_every_device(name, monkeypatch):
     monkeypatch.setattr(choice_module, "CANDIDATES", {})  # evaluation does not use them

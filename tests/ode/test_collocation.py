@@ -81,6 +81,13 @@ def test_a_flow_too_strong_for_the_iteration_is_rk4s():
         torch.testing.assert_close(*pair)
 
 
+def test_rk4_stands_in_with_a_finer_step_if_that_was_asked_for(monkeypatch):
+    monkeypatch.setattr("fairseq_floater.ode.engines.collocation.MAX_ITERATIONS", 0)
+    dynamics, p0 = named_flow("attracted")
+    values = solve(dynamics, p0, TIMES, solver="collocation", step_size=0.05)
+    assert torch.equal(values, solve(dynamics, p0, TIMES, step_size=0.05))
+
+
 def test_a_gradient_that_does_not_converge_is_rk4s(monkeypatch):
     dynamics, p0 = named_flow("attracted")
     record = SolveRecord()

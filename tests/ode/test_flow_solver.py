@@ -174,6 +174,7 @@ def test_a_solve_that_rk4_did_over_is_said_in_the_log(caplog, monkeypatch):
             step(trained, update=1)
     said = [r.getMessage() for r in caplog.records if "RK4 stands in" in r.getMessage()]
     assert len(said) == 3  # once for each flow; later ones are only counted
+    assert "relative error of the solve inf" in caplog.text  # the error measured would be RK4's
     assert found.get_smoothed_values()["flow_fallbacks"] == 3
 
 

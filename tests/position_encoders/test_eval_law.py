@@ -94,9 +94,12 @@ def test_sentences_of_up_to_the_trained_length_get_the_same_translations(case, k
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_training_does_not_see_it(spec):
+@pytest.mark.parametrize("encoder", ["rope", "t5", "xl", "tener"])
+def test_training_does_not_see_it(encoder, spec):
+    if not accepted((encoder, "all", "attention"), spec):
+        return
     models = [
-        h.randomise_positions(h.build("rope", target="attention", position_eval=s))
+        h.randomise_positions(h.build(encoder, target="attention", position_eval=s))
         for s in (spec, "none")
     ]
     forcing.assert_same_gradients(*models)
@@ -192,6 +195,17 @@ def test_yarn_turns_slow_pairs_as_interpolation_does_and_fast_ones_as_before():
     assert law.temperature(torch.tensor([[400], [50]])).flatten().tolist() == pytest.approx(
         [(0.1 * math.log(4) + 1) ** 2, 1]
     )
+
+
+@pytest.mark.parametrize("side", one.SIDES)
+@pytest.mark.parametrize("encoder", ["rope", "xpos"])
+@torch.no_grad()
+def test_yarn_multiplies_the_logits_by_its_temperature(encoder, side, monkeypatch):
+    stack, x = stack_and_equation(side, encoder, "yarn:5")
+    of = one.tokens(warp=lengths_as_sources(x)[1])
+    found, factor = one.logits(stack, x, of), (0.1 * math.log(len(x) / T) + 1) ** 2
+    monkeypatch.setattr(EvalLaw, "temperature", lambda _, n: torch.ones_like(n).double())
+    assert one.logits_differ_by(stack, found, one.logits(stack, x, of) * factor) <= 1e-5
 
 
 @pytest.mark.parametrize("side", one.SIDES)

@@ -48,6 +48,13 @@ def test_without_overlap_the_translations_of_windows_follow_each_other():
         torch.testing.assert_close(joined["score"], scores.mean(), atol=1e-4, rtol=0)
 
 
+def test_windows_and_what_counts_as_shared():
+    _, task = tasks(window=16)  # they share four tokens
+    sizes = {n: [len(w) - 1 for w in task._windows(torch.arange(5, 5 + n))] for n in (17, 28, 29)}
+    assert sizes == {17: [16, 5], 28: [16, 16], 29: [16, 16, 5]}
+    assert task._overlap_in(16, {"tokens": torch.arange(11)}) == 3  # of ten tokens 2.5
+
+
 class Copy(SequenceGenerator):
     """Copy the source; if ``garbled``, replace the words at both ends."""
 
