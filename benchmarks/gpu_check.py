@@ -18,6 +18,7 @@ from fairseq_floater.experiments.job import floater, python
 from fairseq_floater.experiments.launch import CommandError, Launcher
 from fairseq_floater.files import USER_DIR, write_text, write_whole
 from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
+from fairseq_floater.records import write_json
 
 ROOT = USER_DIR.parent
 # One encoder of each kind: added to the projections, a rotation, a bias, a stage.
@@ -177,7 +178,7 @@ def run(check: GpuCheck, launcher: Launcher) -> None:
         if not launcher.dry_run:
             seconds = round(time.time() - start, 1)
             done[step.name] = {**outcome, "seconds": seconds, "command": command}
-            write_text(record, json.dumps(done, indent=2) + "\n")
+            write_json(record, done)
     if not launcher.dry_run:
         _finish(check, {step.name: done[step.name] for step in check.steps()})
 

@@ -50,17 +50,12 @@ def length_range(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-class _Listed(argparse.Action):
-    """Parse names of ``PARTS`` that are separated by commas or spaces."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        parts = tuple(word for value in values for word in value.split(",") if word)
-        unknown = [word for word in parts if word not in PARTS]
-        if unknown or not parts:
-            raise argparse.ArgumentError(
-                self, f"must be some of {', '.join(PARTS)}, but is {' '.join(values)!r}"
-            )
-        setattr(namespace, self.dest, parts)
+def part_names(text: str) -> tuple[str, ...]:
+    """Parse names of ``PARTS`` with commas."""
+    parts = tuple(text.split(","))
+    if not set(parts) <= set(PARTS):
+        raise argparse.ArgumentTypeError(f"must be some of {', '.join(PARTS)}, but is {text!r}")
+    return parts
 
 
 def _option(
@@ -100,9 +95,8 @@ class Settings:
         PARTS,
         f"what to measure, from {', '.join(PARTS)}",
         f"all; with --encoders: {', '.join(COMPARED)}",
-        nargs="+",
-        action=_Listed,
-        metavar="PART",
+        type=part_names,
+        metavar="PARTS",
     )
     arch: str = _option(
         "floater_transformer_wmt_en_de",

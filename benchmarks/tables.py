@@ -107,7 +107,8 @@ class BenchmarkResult:
             (growth, self.growth.get("tables"), self._exponents),
         ]
         blocks = self._heading()
-        blocks += [f"Could not be measured: {self._failed()}."] if self.failures else []
+        failed = (f"`{f['contestant']}`, {f['part']} ({f['reason']})" for f in self.failures)
+        blocks += [f"Could not be measured: {'; '.join(failed)}."] if self.failures else []
         if whole := summary_table(self.columns()):
             blocks += ["### Beside fairseq's Transformer", whole, SUMMARY_REMARK]
             blocks += ["\n".join(lines)] if (lines := self.goals()) else []
@@ -132,9 +133,6 @@ class BenchmarkResult:
         training = {"update": self.update, "memory": self.memory}
         parts = {"generation": self.generation, **(training if settings.tokens == TOKENS else {})}
         return [f"* On {self.machine['cpu']}: {verdict}." for verdict in verdicts(parts)]
-
-    def _failed(self) -> str:
-        return "; ".join(f"`{f['contestant']}`, {f['part']} ({f['reason']})" for f in self.failures)
 
     def _heading(self) -> list[str]:
         machine, settings = self.machine, self.settings

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import logging
 import shlex
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import UsageError, UserError, one_line, sentence
-from fairseq_floater.files import write_text
+from fairseq_floater.records import write_json
 from fairseq_floater.requirements import UnsupportedError, check_fairseq, extras_named
 from fairseq_floater.verbs import VERBS
 from fairseq_floater.version import __version__
@@ -114,8 +113,7 @@ def _show(result: Any, json_file: str | None) -> Any:
         if json_file is not None:
             has_own = hasattr(result, "to_json_dict")
             fields = result.to_json_dict() if has_own else dataclasses.asdict(result)
-            as_json = json.dumps(fields, indent=2, ensure_ascii=False)
-            write_text(json_file, as_json + "\n")
+            write_json(json_file, fields)
     return result
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class Bar:
 
     value: float
     interval: tuple[float, float] | None = None
-    seeds: Sequence[float] = field(default_factory=tuple)
+    seeds: Sequence[float] = ()
 
 
 def quieten_matplotlib() -> None:

@@ -1,4 +1,4 @@
-"""Read results back from JSON, and show them as Markdown tables."""
+"""Write and read results as JSON, and show them as Markdown tables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import ReportError, shown
+from fairseq_floater.files import write_text
 
 NUMBER = float | int
 # The record of a run, in its folder.
@@ -42,6 +43,12 @@ def read_json(path: str | os.PathLike[str], shape: Any = object) -> Any:
         raise ReportError(f"{path} cannot be read as JSON: {str(error).rstrip('.')}.") from None
     _check(content, shape, f"{path}: the content")
     return content
+
+
+def write_json(path: str | os.PathLike[str], content: Any, *, sort_keys: bool = False) -> None:
+    """Write JSON in UTF-8, whole or not at all."""
+    text = json.dumps(content, indent=2, ensure_ascii=False, sort_keys=sort_keys)
+    write_text(path, text + "\n")
 
 
 def _check(value: Any, shape: Any, where: str) -> None:

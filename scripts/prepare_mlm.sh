@@ -5,5 +5,6 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 prepares mlm wikitext -- "$@"
 run "${tool[@]}" text "${options[@]}"
-mapfile -t prepare < <("${tool[@]}" words "${options[@]}")
+words=$("${tool[@]}" words "${options[@]}")
+mapfile -t prepare <<<"$words"
 run "$PYTHON" -m fairseq_floater mlm prepare "${prepare[@]}"

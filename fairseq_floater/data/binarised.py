@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
 import subprocess
@@ -16,8 +15,8 @@ from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.data.products import PreparedFolder
 from fairseq_floater.data.subwords import SEGMENTATIONS, WORDS
 from fairseq_floater.errors import say
-from fairseq_floater.files import file_hash, put_folder, write_text
-from fairseq_floater.records import read_json
+from fairseq_floater.files import file_hash, put_folder
+from fairseq_floater.records import read_json, write_json
 
 MANIFEST = "prepare.json"
 
@@ -83,7 +82,7 @@ def finish(out_dir: Path) -> dict[str, Any]:
         "sha256": {name: file_hash(out_dir / name) for name in (kind.model, "dict.txt")},
         **{package: version(package) for package in kind.packages},
     }
-    write_text(out_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_json(out_dir / "summary.json", summary)
     return summary
 
 

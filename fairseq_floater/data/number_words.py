@@ -27,8 +27,8 @@ import num2words
 from fairseq_floater.data.parallel_text import TextDataError, progress
 from fairseq_floater.data.products import work_folder
 from fairseq_floater.errors import UsageError
-from fairseq_floater.files import file_hash, write_text, write_whole
-from fairseq_floater.records import read_json
+from fairseq_floater.files import file_hash, write_whole
+from fairseq_floater.records import read_json, write_json
 
 T = TypeVar("T")
 LANGUAGES = ("de", "en", "fr")
@@ -136,7 +136,7 @@ def write_numbers(
         "num2words": version("num2words"),
         "files": files,
     }
-    write_text(manifest, json.dumps(content, indent=2) + "\n")
+    write_json(manifest, content)
     return NumbersSummary(str(out_dir), False, wanted, files)
 
 
@@ -163,7 +163,7 @@ def _write_files(
             if path.exists() and not (same or (overwrite and name in ours)):
                 hint = "choose another folder" + " or add --force" * (name in ours)
                 raise TextDataError(f"{path} has other content; {hint}.")
-        write_text(work / MANIFEST, json.dumps(sorted({*ours, *files})))
+        write_json(work / MANIFEST, sorted({*ours, *files}))
         (out_dir / MANIFEST).unlink(missing_ok=True)
         for name in parts:
             if name in files:

@@ -138,8 +138,6 @@ def read_pairs(raw_dir: Path, split: str, src: str, tgt: str) -> Iterator[tuple[
 
 def check_parallel(raw_dir: Path, src: str, tgt: str, splits: Sequence[str]) -> dict[str, int]:
     """Read every file of the splits to its end; return the number of pairs of each split."""
-    for split, lang in itertools.product(splits, (src, tgt)):
-        text_file(raw_dir, split, lang)
     return {
         split: sum(1 for _ in progress(read_pairs(raw_dir, split, src, tgt), f"check {split}"))
         for split in splits

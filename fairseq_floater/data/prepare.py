@@ -8,7 +8,6 @@ All text is streamed, and every output is made completely or not at all.
 from __future__ import annotations
 
 import itertools
-import json
 import shlex
 import shutil
 import sys
@@ -47,6 +46,7 @@ from fairseq_floater.files import (
     write_text,
     write_whole,
 )
+from fairseq_floater.records import write_json
 from fairseq_floater.verbs import as_options, dashed
 
 PRODUCTS = [name for kind in SEGMENTATIONS.values() for name in (kind.folder, kind.model)]
@@ -89,7 +89,7 @@ class Preparation:
                 say(f"warning: no line of train holds the separator `{separator}`.")
         for name in [*stale, f".{self.text.name}.tmp", ".raw.tmp", ".bin.tmp", ".bin.gone"]:
             _remove(self.out_dir / name)
-        write_text(self.out_dir / MANIFEST, json.dumps(origin._asdict(), indent=2) + "\n")
+        write_json(self.out_dir / MANIFEST, origin._asdict())
 
         if self.parameters["bpe"] == WORDS:
             pass  # nothing to learn
@@ -107,7 +107,7 @@ class Preparation:
         if not dictionary.is_file():
             self._write_dictionary(dictionary)
         subsets = {split: f"test{k or ''}" for k, split in enumerate(self.splits[2:])}
-        write_text(self.out_dir / "tests.json", json.dumps(subsets, indent=2) + "\n")
+        write_json(self.out_dir / "tests.json", subsets)
 
     def _origin(self) -> Origin:
         """Return the parameters and the checksums of all inputs; refuse inputs that cannot be used."""
@@ -200,7 +200,7 @@ class Preparation:
                         f"{path} has {len(names):,} lines, but {test} has {lines[test]:,}."
                     )
                 write_text(folders[1] / path.name, "".join(f"{name}\n" for name in names))
-        write_text(folders[0] / "counts.json", json.dumps(counts, indent=2) + "\n")
+        write_json(folders[0] / "counts.json", counts)
         _remove(self.text)
         # The dictionary may have been counted from the text that is removed.
         _remove(self.out_dir / "dict.txt")

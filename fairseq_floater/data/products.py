@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from typing import Any, NamedTuple
 
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.errors import say
-from fairseq_floater.files import file_hash, naming, put_folder, remove_folder, write_text
-from fairseq_floater.records import read_json
+from fairseq_floater.files import file_hash, naming, put_folder, remove_folder
+from fairseq_floater.records import read_json, write_json
 from fairseq_floater.requirements import FAIRSEQS, version_of
 
 SUMMARY = "summary.json"
@@ -154,7 +153,7 @@ def make_folder(
         packages = {name: version for name in _PACKAGES if (version := version_of(name))}
         summary = {**new._asdict(), "packages": packages, **build(work)}
         summary["files"] = [*files_in(work), SUMMARY]
-        write_text(work / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+        write_json(work / SUMMARY, summary)
         put_folder(work, out_dir)
     for warning in summary["warnings"]:
         say(f"warning: {warning}")

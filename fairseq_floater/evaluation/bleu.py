@@ -13,7 +13,6 @@ that splits compounds.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 from sacrebleu.metrics import BLEU
 
 from fairseq_floater.data.parallel_text import LANGUAGE, FilePath, first_subtag
-from fairseq_floater.errors import shown
+from fairseq_floater.errors import say, shown
 from fairseq_floater.evaluation.documents import sentences_of
 from fairseq_floater.evaluation.hypotheses import (
     DROPPED_HINT,
@@ -45,8 +44,6 @@ from fairseq_floater.evaluation.metrics import (
 from fairseq_floater.files import write_text
 from fairseq_floater.requirements import version_of
 from fairseq_floater.version import __version__
-
-logger = logging.getLogger(__name__)
 
 # newstest2014 by target: sacreBLEU's `wmt14` is the filtered set, the papers use `wmt14/full`.
 TEST_SET_LINES = {
@@ -205,17 +202,17 @@ def _moses_bleu(
 def _warn_of_unspaced(references: Sequence[str], signature: str) -> None:
     unspaced = sum(len(line) > 9 and " " not in line.strip() for line in references)
     if "|tok:13a|" in signature and unspaced > len(references) / 2:
-        logger.warning(
-            f"{unspaced} references have no spaces, and BLEU's tokenizer 13a divides words at spaces: "
-            "pass --tokenize zh, char or flores200."
+        say(
+            f"warning: {unspaced} references have no spaces, and BLEU's tokenizer 13a divides words at "
+            "spaces: pass --tokenize zh, char or flores200."
         )
 
 
 def _warn_of_tokenised(hypotheses: Sequence[str]) -> None:
     count = sum(line.endswith(" .") for line in hypotheses)
     if count >= _MANY_TOKENISED:
-        logger.warning(
-            f"{count} hypotheses end in ` .`, as if they were tokenised: give raw text, because "
+        say(
+            f"warning: {count} hypotheses end in ` .`, as if they were tokenised: give raw text, because "
             "sacreBLEU tokenises it itself."
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.hardware import ONE_CPU, Machines
 from fairseq_floater.experiments.system import PLAIN, System
+from fairseq_floater.verbs import as_path
 
 # Options of a training that the protocol sets, and from what.
 SET_BY = {
@@ -60,6 +61,10 @@ class ConfiguredExperiment:
     def plain_arch(self) -> str:
         return str(self.config.shape["arch"])
 
+    def seed(self, given: int | None) -> int:
+        """Return the seed of a training: the one given, else the configuration's."""
+        return int(self.config.seed if given is None else given)
+
     def arch(self, system: System) -> str:
         return self.plain_arch if system.encoder == PLAIN else f"floater_{self.plain_arch}"
 
@@ -82,6 +87,10 @@ def in_precision(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
     """Return options, without ``fp16`` on a CPU or if ``machines`` excludes half precision."""
     full = machines.on_cpu or not machines.fp16
     return {name: value for name, value in options.items() if not (full and name == "fp16")}
+
+
+def saving(folder: Path, seed: int) -> list[str]:
+    return ["--save-dir", as_path(folder / "checkpoints"), "--seed", str(seed)]
 
 
 def without_overridden(system: System, options: dict[str, Any]) -> dict[str, Any]:

@@ -47,21 +47,17 @@ def select(cells: Sequence[Cell], patterns: str) -> list[Cell]:
         UsageError: a pattern that matches nothing.
     """
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
-    for pattern in wanted:
-        if not any(fnmatch.fnmatchcase(cell.name, pattern) for cell in cells):
+    matches = [[c for c in cells if fnmatch.fnmatchcase(c.name, pattern)] for pattern in wanted]
+    for pattern, found in zip(wanted, matches):
+        if not found:
             raise UsageError(
                 f"`--only` must match cells such as {cells[0].name}, but {pattern!r} matches none; "
                 "--list prints them all."
             )
     if not wanted:
         return list(cells)
-    chosen = (
-        cell
-        for seed in dict.fromkeys(cell.seed for cell in cells)
-        for pattern in wanted
-        for cell in cells
-        if cell.seed == seed and fnmatch.fnmatchcase(cell.name, pattern)
-    )
+    seeds = dict.fromkeys(cell.seed for cell in cells)
+    chosen = (c for seed in seeds for found in matches for c in found if c.seed == seed)
     return list(dict.fromkeys(chosen))
 
 

@@ -158,8 +158,8 @@ class Protocol(TranslationJob):
                         "set it under `shape`."
                     )
             if cut := int((target > a * (source + 1) + b).sum()):
-                self.launcher.say(
-                    f"{self.title}: warning: {cut} of {len(target)} references of {test} are longer than "
+                self.say(
+                    f"warning: {cut} of {len(target)} references of {test} are longer than "
                     f"the longest hypothesis that `max-len-a: {a:g}` and `max-len-b: {b:g}` allow."
                 )
 

@@ -9,7 +9,6 @@ processes that trained last, whether the training is complete (``trained``), how
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import platform
 import re
@@ -22,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import ReportError
-from fairseq_floater.files import USER_DIR, write_text
-from fairseq_floater.records import NUMBER, RECORD, read_json
+from fairseq_floater.files import USER_DIR
+from fairseq_floater.records import NUMBER, RECORD, read_json, write_json
 from fairseq_floater.requirements import cpu_name, versions
 
 # Options that set the batch of one process.
@@ -92,8 +91,7 @@ class RunFolder:
                 fcntl.flock(handle, fcntl.LOCK_EX)
             record = self.read()
             yield record
-            text = json.dumps(record, indent=2, sort_keys=True, ensure_ascii=True)
-            write_text(self.path / RECORD, text + "\n")
+            write_json(self.path / RECORD, record, sort_keys=True)
         finally:
             os.close(handle)
 
@@ -259,7 +257,7 @@ def write_validation(log: Path, output: Path) -> dict[str, Any]:
     subset, fields = lines[-1]
     pairs = (field.split(" ", 1) for field in fields.split(" | "))
     losses = {"subset": subset, **{name: float(value) for name, value in pairs}}
-    write_text(output, json.dumps(losses, indent=2) + "\n")
+    write_json(output, losses)
     return losses
 
 

@@ -11,6 +11,7 @@ from fairseq_floater.data.subwords import WORDS
 from fairseq_floater.experiments.arguments import (
     ConfiguredExperiment,
     in_precision,
+    saving,
     without_overridden,
 )
 from fairseq_floater.experiments.config import (
@@ -89,25 +90,18 @@ class Experiment(ConfiguredExperiment):
         arguments = [as_path(inputs.data), *self._task(), "--arch", self.arch(system)]
         arguments += [*self._model_options(system), *as_options(options)]
         arguments += machines.training_options()
-        return [
-            *arguments,
-            "--save-dir",
-            as_path(folder / "checkpoints"),
-            *self._seed(inputs.seed),
-        ]
+        return [*arguments, *saving(folder, self.seed(inputs.seed))]
 
     def _warm_start(self, inputs: StageInputs) -> list[str]:
         options = ["--arch", self.arch(inputs.system), "--data", as_path(inputs.data)]
-        return [*options, *self._seed(inputs.seed), *self._model_options(inputs.system)]
+        options += ["--seed", str(self.seed(inputs.seed))]
+        return [*options, *self._model_options(inputs.system)]
 
     def _model_options(self, system: System) -> list[str]:
         options = system.model_options()
         if system.encoder == PLAIN:
             return options
         return [*with_separator(options, self.config.data.separator)]
-
-    def _seed(self, seed: int | None) -> list[str]:
-        return ["--seed", str(self.config.seed if seed is None else seed)]
 
     def _task(self) -> list[str]:
         languages = self.config.languages
@@ -183,7 +177,7 @@ class Experiment(ConfiguredExperiment):
         limits = budget.of(system.stage) or {}
         settings = {
             "arch": self.plain_arch,
-            "seed": self.config.seed if seed is None else seed,
+            "seed": self.seed(seed),
             **asdict(self.config.languages),
             "average": budget.average,
             "average_of": limits.get("average-of", AVERAGE_OF[0]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairseq_floater.data.products import SUMMARY
 from fairseq_floater.records import markdown_table, read_json
@@ -41,7 +41,8 @@ _SHARE = {"value": float, "spread?": object}
 _COMPARISON = {"labels": dict, "bins": {...: {"systems": {...: {"exact_match": _SHARE}}}}}
 
 
-class Published(NamedTuple):
+@dataclass(frozen=True)
+class Published:
     """A published system, its exact match by group of test sentences, and how its set-up differs."""
 
     label: str

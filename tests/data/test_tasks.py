@@ -128,7 +128,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.parent.mkdir()
     path.write_text(scan_text())
     checksum = hashlib.sha256(path.read_bytes()).hexdigest()
-    monkeypatch.setattr(scan, "TASKS", Archive(path.name, path.as_uri(), checksum))
+    monkeypatch.setattr(scan, "TASKS_FILE", Archive(path.name, path.as_uri(), checksum))
     return path
 
 

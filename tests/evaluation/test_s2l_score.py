@@ -237,7 +237,7 @@ def test_the_command_writes_table_json_and_figures(folder, systems, tmp_path, ca
 
 
 def test_one_table_holds_what_training_on_changed():
-    labels = {"rope": "RoPE", "rope-before": "RoPE, before", "none": "no positions"}
+    labels = {"rope": "RoPE", "rope-before": "RoPE, before", "none": "no|positions"}
     report = S2LScores("split", labels, None, "nrefs:1", "tokens", 0, 1, None)
     bleu, loss = ({"rope": v, "rope-before": w, "none": 0} for v, w in ((30, 2.5), (1.5, 9)))
     for name in ("[1, 9)", "all"):
@@ -256,6 +256,7 @@ def test_one_table_holds_what_training_on_changed():
         "|  | loss | 9.00 → 1.50 | 9.00 → 1.50 |",
     ]
     assert sum("→" in row for row in rows) == 2
+    assert sum(row.startswith("| no\\|positions |") for row in rows) == 2
     del report.scores["[1, 9)"]["rope-before"]
     assert "| RoPE | BLEU | - → 30.0 | 2.5 → 30.0 |" in report.format_text()
 

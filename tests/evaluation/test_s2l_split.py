@@ -12,7 +12,7 @@ from toy import floater
 from fairseq_floater.cli import main
 from fairseq_floater.data.number_words import write_numbers
 from fairseq_floater.data.parallel_text import TextDataError
-from fairseq_floater.errors import UsageError
+from fairseq_floater.errors import ReportError, UsageError
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
 from fairseq_floater.evaluation.s2l.repeats import NGRAM, overlap
 from fairseq_floater.evaluation.s2l.split import _Splitter, split
@@ -248,6 +248,9 @@ def test_a_second_run_skips_and_other_options_need_force(raw, tmp_path, capsys):
     split(raw, out, options())
     assert (out / "split.json").stat().st_mtime_ns == before
     assert "exists already" in capsys.readouterr().err
+    (out / "train.de").unlink()
+    split(raw, out, options())
+    assert (out / "train.de").is_file()
     message = r"`edges` \[8, 12, 16\], not \[8, 12\]; choose another OUT_DIR"
     with pytest.raises(TextDataError, match=message):
         split(raw, out, options(edges=(8, 12)))
@@ -256,6 +259,16 @@ def test_a_second_run_skips_and_other_options_need_force(raw, tmp_path, capsys):
     (out / "notes").write_text("mine")
     with pytest.raises(TextDataError, match="out/notes was not made by floater and would be"):
         split(raw, out, options(), force=True)
+
+
+def test_a_record_that_lacks_a_field_is_refused(raw, tmp_path):
+    split(raw, tmp_path / "out", options())
+    record = tmp_path / "out" / "split.json"
+    fields = json.loads(record.read_text())
+    del fields["lines"]
+    record.write_text(json.dumps(fields))
+    with pytest.raises(ReportError, match=r"split\.json: .*`lines`"):
+        split(raw, tmp_path / "out", options())
 
 
 def test_empty_overlong_and_odd_lines(raw, tmp_path):

@@ -11,7 +11,7 @@ fairseq's ``--sample-break-mode complete`` never cuts a line, and skips a line t
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -177,8 +177,8 @@ def _subwords(work: Path, train: Path, lines: int, options: BpeOptions) -> Subwo
             shutil.copyfile(options.model, model)
         elif options.vocab is not None:
             say(f"Learning {options.vocab} subwords from {train}.")
-            sentences: Iterable[tuple[str, ...]] = ((line,) for line in _lines(train))
-            train_subword(iter(sentences), lines, model, vocab_size=options.vocab)
+            sentences = ((line,) for line in _lines(train))
+            train_subword(sentences, lines, model, vocab_size=options.vocab)
     return load_subwords(folder)
 
 

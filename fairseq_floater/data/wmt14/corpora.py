@@ -8,7 +8,6 @@ equal each other and, for the published archives, the published counts.
 from __future__ import annotations
 
 import gzip
-import json
 import lzma
 import re
 import tarfile
@@ -21,7 +20,8 @@ from fairseq_floater.data.parallel_text import LINE_BREAKS, TextDataError, opene
 from fairseq_floater.data.products import work_folder
 from fairseq_floater.data.wmt14.sources import Corpus, Recipe
 from fairseq_floater.errors import say
-from fairseq_floater.files import put_folder, write_text
+from fairseq_floater.files import put_folder
+from fairseq_floater.records import write_json
 
 COUNTS = "counts.json"
 # What reading a broken archive raises; a truncated gzip header raises TypeError.
@@ -77,7 +77,7 @@ def assemble(
         )
         _check_lines(recipe, source["lines"], target["lines"], check)
         repaired = {"en": source["repaired"], recipe.target: target["repaired"]}
-        write_text(work / COUNTS, json.dumps({**source, "repaired": repaired}, indent=2) + "\n")
+        write_json(work / COUNTS, {**source, "repaired": repaired})
         put_folder(work, folder)
 
 

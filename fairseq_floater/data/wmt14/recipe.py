@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from fairseq_floater.data.subwords import SUBWORDS
 from fairseq_floater.data.wmt14.corpora import COUNTS, assemble
 from fairseq_floater.data.wmt14.sources import RECIPES, Archive, Recipe, listed, mirror
 from fairseq_floater.errors import say
-from fairseq_floater.files import naming, write_text
-from fairseq_floater.records import read_json
+from fairseq_floater.files import naming
+from fairseq_floater.records import read_json, write_json
 from fairseq_floater.verbs import positive
 
 VALID = ("held-out", "newstest2013")
@@ -59,8 +58,7 @@ def _make_corpus(args: argparse.Namespace) -> None:
     # Remove it before the text is made, so that it never describes the text of another run.
     manifest.unlink(missing_ok=True)
     assemble(recipe, folder, corpus, valid=args.valid, check=not args.rehearsal)
-    record = {**origin.parameters, "archives": origin.inputs}
-    write_text(manifest, json.dumps(record, indent=2) + "\n")
+    write_json(manifest, {**origin.parameters, "archives": origin.inputs})
 
 
 def report(pair: str, out: Path) -> dict[str, Any]:
@@ -153,5 +151,5 @@ def _prepare_text(args: argparse.Namespace) -> None:
 
 def _report(args: argparse.Namespace) -> None:
     counts = report(args.pair, args.out)
-    write_text(args.out / "wmt14.json", json.dumps(counts, indent=2) + "\n")
+    write_json(args.out / "wmt14.json", counts)
     print(report_text(counts))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
-from dataclasses import asdict, dataclass, field
+from collections.abc import Container, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from statistics import stdev
 from typing import Any
 
+import numpy as np
+
 from fairseq_floater.evaluation.metrics import Array
+from fairseq_floater.evaluation.s2l import statistics
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class SeedMean:
     @property
     def spread(self) -> float | None:
         """Return the standard deviation over seeds; None for one seed."""
-        return statistics.stdev(self.per_seed) if len(self.per_seed) > 1 else None
+        return stdev(self.per_seed) if len(self.per_seed) > 1 else None
 
     def to_json_dict(self) -> dict[str, Any]:
         low, high = self.interval or (None, None)
@@ -110,3 +114,67 @@ class BinScore:
             **{f"{name}_against_baseline": gain and asdict(gain) for name, gain in gains.items()},
             "rank_by_loss": self.rank and asdict(self.rank),
         }
+
+
+def compare(
+    scores: Mapping[str, BinScore], baseline: str, seed: int, has_seeds: Container[str]
+) -> None:
+    """Set each system's gain on a bin's baseline, with p-values corrected for the number of systems.
+
+    Runs are paired by seed only if the seeds of both systems are known (``has_seeds``).
+    """
+    # The baseline has a gain on itself too, for the record; it does not count as a comparison.
+    others = [name for name in scores if name != baseline]
+    for attribute in ("bleu", "exact", "loss", "score"):
+        means = {name: mean for name in scores if (mean := getattr(scores[name], attribute))}
+        if baseline not in means:
+            continue
+        for name, mean in means.items():
+            known = name in has_seeds and baseline in has_seeds
+            mean.gain = _gain(mean, means[baseline], seed, known)
+        compared = [means[name] for name in others if name in means]
+        # A variant of decoding (`rope.told_length`) may share its system's loss.
+        count = sum(n in means or n.rpartition(".")[0] not in scores for n in others)
+        for kind in ("p_value", "p_seeds"):
+            tested = [mean for mean in compared if getattr(mean.gain, kind) is not None]
+            p_values = [getattr(mean.gain, kind) for mean in tested]
+            for mean, p_value in zip(tested, statistics.holm(p_values, count)):
+                mean.gain = replace(mean.gain, **{f"{kind}_holm": p_value})
+
+
+def _gain(ours: SeedMean, base: SeedMean, seed: int, has_seeds: bool) -> Gain:
+    difference = ours.value - base.value
+    if not base.resampled.size:
+        return Gain(difference, None)
+    of_sentences = ours.resampled.mean(axis=0) - base.resampled.mean(axis=0)
+    by_seed = [mean.resampled[np.argsort(mean.seeds, kind="stable")] for mean in (ours, base)]
+    paired = has_seeds and sorted(ours.seeds) == sorted(base.seeds)
+    with_seeds = statistics.difference_noise(by_seed[0], by_seed[1], seed, paired=paired)
+    return Gain(
+        difference,
+        statistics.p_value(difference, of_sentences - of_sentences.mean()),
+        p_seeds=None if with_seeds is None else statistics.p_value(difference, with_seeds),
+    )
+
+
+def rank(scores: Mapping[str, BinScore]) -> None:
+    """Rank the systems of a bin by loss, with the ranks possible by chance under any common seed."""
+    losses = {name: score.loss for name, score in scores.items() if score.loss is not None}
+    if not losses or not next(iter(losses.values())).resampled.size:
+        return
+    values = [measure.value for measure in losses.values()]
+    common = set.intersection(*(set(measure.seeds) for measure in losses.values()))
+    runs = [
+        [
+            (m.per_seed[m.seeds.index(seed)], m.resampled[m.seeds.index(seed)])
+            for m in losses.values()
+        ]
+        for seed in sorted(common)
+    ]
+    # Without a common seed, take the means over seeds.
+    runs = runs or [[(m.value, m.resampled.mean(axis=0)) for m in losses.values()]]
+    ranges = [statistics.rank_ranges(*zip(*of_seed)) for of_seed in runs]
+    for name, value, of_seeds in zip(losses, values, zip(*ranges)):
+        place = 1 + sum(other < value for other in values)
+        best, worst = zip(*of_seeds)
+        scores[name].rank = Rank(place, min(place, *best), max(place, *worst))

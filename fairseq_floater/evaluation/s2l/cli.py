@@ -20,7 +20,7 @@ from fairseq_floater.evaluation.s2l.split import split
 from fairseq_floater.evaluation.s2l.split_report import SplitReport
 from fairseq_floater.evaluation.s2l.systems import SystemFiles
 from fairseq_floater.figures import checked_format
-from fairseq_floater.verbs import add_parts, add_verb, positive, share
+from fairseq_floater.verbs import add_parts, add_verb, positive, positives, share
 
 _Named = list[tuple[str, str]]  # the values of an option NAME=VALUE
 
@@ -47,7 +47,7 @@ def _add_split(parts: Any) -> None:
     text = "train on sources below N tokens (end symbol not counted), test on the others (80)"
     add("--threshold", type=positive, metavar="N", help=text)
     text = "where the bins begin (80 100 120 140, or the same multiples of --threshold)"
-    add("--edges", type=_edges, nargs="+", metavar="N", help=text)
+    add("--edges", type=positives, nargs="+", metavar="N", help=text)
     add("--both-sides", action="store_true", help="train and valid: only targets below N, too")
     group = parser.add_mutually_exclusive_group(required=True)
     text = "learn N subwords, on the short part only"
@@ -79,10 +79,6 @@ def _split(
     bins = Bins.from_options(threshold, [n for word in edges or [] for n in word])
     options = SplitOptions(edges=bins.edges, **given)
     return split(raw_dir, out_dir, options, force=force, threads=workers)
-
-
-def _edges(text: str) -> list[int]:
-    return [positive(edge) for edge in text.split(",") if edge]
 
 
 def _add_score(parts: Any) -> None:

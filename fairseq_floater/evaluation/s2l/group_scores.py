@@ -12,8 +12,7 @@ are paired (Koehn, 2004).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +33,7 @@ from fairseq_floater.evaluation.metrics import (
     sentence_counts,
 )
 from fairseq_floater.evaluation.s2l import statistics
-from fairseq_floater.evaluation.s2l.bin_scores import BinScore, Gain, Rank, SeedMean
+from fairseq_floater.evaluation.s2l.bin_scores import BinScore, SeedMean, compare, rank
 from fairseq_floater.evaluation.s2l.report import S2LScores
 from fairseq_floater.evaluation.s2l.systems import (
     EvaluationSet,
@@ -190,8 +189,8 @@ class ScoredSet:
         untrained = report.untrained.values()
         contestants = {name: score for name, score in scores.items() if name not in untrained}
         if report.baseline in contestants:
-            _compare(contestants, report.baseline, report.seed, self.has_seeds)
-        _rank(contestants)
+            compare(contestants, report.baseline, report.seed, self.has_seeds)
+        rank(contestants)
         if len(index) < FEW_SENTENCES:
             report.warnings.append(
                 f"{name} holds only {len(index)} sentences: scores of fewer than {FEW_SENTENCES} "
@@ -250,64 +249,3 @@ def _mean(
         low, high = np.percentile(resampled.mean(axis=0), [2.5, 97.5])
         interval = float(low), float(high)
     return SeedMean(float(np.mean(per_seed)), interval, per_seed, resampled, seeds=seeds)
-
-
-def _compare(
-    scores: Mapping[str, BinScore], baseline: str, seed: int, has_seeds: Container[str]
-) -> None:
-    """Set each system's gain on a bin's baseline, with p-values corrected for the number of systems.
-
-    Runs are paired by seed only if the seeds of both systems are known (``has_seeds``).
-    """
-    # The baseline has a gain on itself too, for the record; it does not count as a comparison.
-    others = [name for name in scores if name != baseline]
-    for attribute in ("bleu", "exact", "loss", "score"):
-        means = {name: mean for name in scores if (mean := getattr(scores[name], attribute))}
-        if baseline not in means:
-            continue
-        for name, mean in means.items():
-            known = name in has_seeds and baseline in has_seeds
-            mean.gain = _gain(mean, means[baseline], seed, known)
-        compared = [means[name] for name in others if name in means]
-        # A variant of decoding (`rope.told_length`) may share its system's loss.
-        count = sum(n in means or n.rpartition(".")[0] not in scores for n in others)
-        for kind in ("p_value", "p_seeds"):
-            tested = [mean for mean in compared if getattr(mean.gain, kind) is not None]
-            p_values = [getattr(mean.gain, kind) for mean in tested]
-            for mean, p_value in zip(tested, statistics.holm(p_values, count)):
-                mean.gain = replace(mean.gain, **{f"{kind}_holm": p_value})
-
-
-def _gain(ours: SeedMean, base: SeedMean, seed: int, has_seeds: bool) -> Gain:
-    difference = ours.value - base.value
-    if not base.resampled.size:
-        return Gain(difference, None)
-    of_sentences = ours.resampled.mean(axis=0) - base.resampled.mean(axis=0)
-    by_seed = [mean.resampled[np.argsort(mean.seeds, kind="stable")] for mean in (ours, base)]
-    paired = has_seeds and sorted(ours.seeds) == sorted(base.seeds)
-    with_seeds = statistics.difference_noise(by_seed[0], by_seed[1], seed, paired=paired)
-    return Gain(
-        difference,
-        statistics.p_value(difference, of_sentences - of_sentences.mean()),
-        p_seeds=None if with_seeds is None else statistics.p_value(difference, with_seeds),
-    )
-
-
-def _rank(scores: Mapping[str, BinScore]) -> None:
-    """Rank the systems of a bin by loss, with the ranks possible by chance under any common seed."""
-    losses = {name: score.loss for name, score in scores.items() if score.loss is not None}
-    if not losses or not next(iter(losses.values())).resampled.size:
-        return
-    values = [measure.value for measure in losses.values()]
-    common = set.intersection(*(set(measure.seeds) for measure in losses.values()))
-    runs = [
-        [(m.per_seed[i], m.resampled[i]) for m in losses.values() for i in [m.seeds.index(name)]]
-        for name in sorted(common)
-    ]
-    # Without a common seed, take the means over seeds.
-    runs = runs or [[(m.value, m.resampled.mean(axis=0)) for m in losses.values()]]
-    ranges = [statistics.rank_ranges(*zip(*of_seed)) for of_seed in runs]
-    for name, value, of_seeds in zip(losses, values, zip(*ranges)):
-        rank = 1 + sum(other < value for other in values)
-        best, worst = zip(*of_seeds)
-        scores[name].rank = Rank(rank, min(rank, *best), max(rank, *worst))

@@ -132,13 +132,10 @@ class S2LScores:
         for name, rows in tables.items():
             sentences, mean = self.sentences[name], self.mean_length[name]
             origin = f" ({shares(self.files[name])})" if name in self.files else ""
-            lines += [
-                f"{name}: {sentences:,} sentences{origin} of {mean:.1f} source tokens on average",
-                "",
-            ]
-            for cells in (rows[0], ["-" * width for width in widths], *rows[1:]):
-                lines.append(f"| {' | '.join(map(str.ljust, cells, widths))} |")
-            lines.append("")
+            length = f"of {mean:.1f} source tokens on average"
+            head, *cells = (list(map(str.ljust, row, widths)) for row in rows)
+            lines += [f"{name}: {sentences:,} sentences{origin} {length}", ""]
+            lines += [*markdown_table(head, cells), ""]
         return "\n".join([*lines, *self._exact_matches(), *self._ranks(), *self._notes()])
 
     def _cells(self, system: str, score: BinScore) -> list[str]:
@@ -223,10 +220,10 @@ class S2LScores:
             )
         notes.append("loss: bits per token. ratio: hypothesis / reference in BLEU's tokens.")
         if self.stopping:
-            shares = (f"{self.labels[name]} {share:.0%}" for name, share in self.stopping.items())
+            restored = (f"{self.labels[name]} {share:.0%}" for name, share in self.stopping.items())
             notes.append(
                 "stopping: the share of the BLEU lost past the trained length that comes back if hypotheses "
-                f"are as long as their references: {', '.join(shares)}."
+                f"are as long as their references: {', '.join(restored)}."
             )
         if "exact" in self.kinds:
             notes.append("exact match: the share of hypotheses with the words of their reference.")

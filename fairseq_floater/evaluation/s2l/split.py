@@ -38,7 +38,8 @@ from fairseq_floater.errors import UsageError, say
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
 from fairseq_floater.evaluation.s2l.repeats import first_occurrences, overlap
 from fairseq_floater.evaluation.s2l.split_report import SHORT_TEST, TEST, HeldOut, Pair, SplitReport
-from fairseq_floater.files import file_hash, naming, put_folder, write_text
+from fairseq_floater.files import file_hash, naming, put_folder
+from fairseq_floater.records import write_json
 
 _Pairs = Iterator[tuple[str, str]]
 
@@ -71,10 +72,12 @@ def split(
     old = SplitReport.read(out_dir) if (out_dir / "split.json").is_file() else None
     old_origin = Origin(old.made_from["options"], old.made_from["inputs"]) if old else None
     is_same = is_made(out_dir, old_origin, new, force=force, option="OUT_DIR")
-    if old and is_same and not force:
+    made = old.made_from.get("files") if old else None
+    is_whole = all((out_dir / name).is_file() for name in made or ())
+    if old and is_same and is_whole and not force:
         say(f"{out_dir} exists already: skipped.")
         return old
-    refuse_foreign(out_dir, old.made_from.get("files") if old else None)
+    refuse_foreign(out_dir, made)
     check_pieces(files, options.encoded)
     with work_folder(out_dir.with_name(f".{out_dir.name}.tmp")) as work, naming(out_dir):
         made_from = {"options": new.parameters, "inputs": new.inputs}
@@ -124,8 +127,7 @@ class _Splitter:
         for side, lang in zip(("source", "target"), self.langs):
             report.overlap[side] = self._overlap(lang)
         report.made_from["files"] = [*files_in(self.work), "split.json"]
-        record = json.dumps(report.to_json_dict(), indent=2, ensure_ascii=False)
-        write_text(self.work / "split.json", record)
+        write_json(self.work / "split.json", report.to_json_dict())
         return report
 
     def _read(self, split: str) -> _Pairs:

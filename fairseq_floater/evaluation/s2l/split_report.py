@@ -18,7 +18,12 @@ from fairseq_floater.version import __version__
 
 TEST = "test"
 SHORT_TEST = "test_short"
-_OPTIONS = {"source": str, "target": str, "encoded": bool}
+_SHAPE = {
+    **dict.fromkeys(("lines", "kept", "left_out", "overlap", "bins", "longest_source"), dict),
+    "made_from": {"options": {"source": str, "target": str, "encoded": bool}},
+    "tokens_of": str,
+    "edges": [int],
+}
 COLUMNS = ("id", "bin", "source_tokens", "target_tokens", "file", "line")
 
 
@@ -175,7 +180,7 @@ class SplitReport:
             raise ReportError(
                 f"There is no {folder / 'split.json'}; `floater s2l split` writes it."
             )
-        record = read_json(folder / "split.json", {"made_from": {"options": _OPTIONS}})
+        record = read_json(folder / "split.json", _SHAPE)
         names = ("made_from", "lines", "tokens_of", "kept", "left_out", "overlap")
         return cls(
             **{name: record[name] for name in names},
@@ -208,10 +213,10 @@ class SplitReport:
             counted = ", ".join(f"{n:,} {why}" for why, n in reasons.items())
             lines.append(f"Left out of {split}: {counted}.")
         lines += [
-            f"{test}, {side}: {100 * shares['same_line']:.1f} % of the lines are also in the "
-            f"training text, {100 * shares['any_13gram']:.1f} % share a run of 13 words with "
-            f"it, {100 * shares['half_of_13grams']:.1f} % at least half of their runs."
+            f"{test}, {side}: {100 * repeated['same_line']:.1f} % of the lines are also in the "
+            f"training text, {100 * repeated['any_13gram']:.1f} % share a run of 13 words with "
+            f"it, {100 * repeated['half_of_13grams']:.1f} % at least half of their runs."
             for side, tests in self.overlap.items()
-            for test, shares in tests.items()
+            for test, repeated in tests.items()
         ]
         return "\n".join(lines)

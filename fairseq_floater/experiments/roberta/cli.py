@@ -12,6 +12,7 @@ from fairseq_floater.experiments.hardware import use_gpus
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.roberta import cells
 from fairseq_floater.experiments.roberta.cells import add_run_options, add_work, request_of
+from fairseq_floater.experiments.roberta.config import TASKS
 from fairseq_floater.experiments.roberta.finetuning import FineTuning
 from fairseq_floater.experiments.roberta.protocol import MaskedLmJob
 from fairseq_floater.experiments.roberta.stages import ROBERTA, RobertaExperiment
@@ -56,7 +57,7 @@ def add_finetune(verbs: Any) -> None:
         "fine-tunes by\nthe recipe of CONFIG, predicts with the chosen checkpoint, scores. A killed run "
         "continues where it stopped.\nThe batch has the recipe's size; the number of GPUs must divide it.",
     )
-    text = "a task of CONFIG: cola, sst-2, mrpc, qqp, sts-b, mnli, qnli, rte, race, squad1, squad2"
+    text = f"a task of CONFIG: {', '.join(TASKS)}"
     parser.add_argument("--task", required=True, metavar="T", help=text)
     text = "seed of fine-tuning (default: the configuration's)"
     parser.add_argument("--seed", type=int, metavar="N", help=text)

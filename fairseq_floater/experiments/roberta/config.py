@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from fairseq_floater.data.understanding.glue_tasks import GLUE_TASKS
 from fairseq_floater.experiments.hardware import UpdateBudget
 from fairseq_floater.experiments.sections import (
     check_budget,
@@ -40,14 +41,10 @@ class Task:
 
 
 TASKS = {
-    "cola": Task("glue", "CoLA"),
-    "sst-2": Task("glue", "SST-2"),
-    "mrpc": Task("glue", "MRPC"),
-    "qqp": Task("glue", "QQP"),
-    "sts-b": Task("glue", "STS-B"),
-    "mnli": Task("glue", "MNLI", ("valid", "valid1")),
-    "qnli": Task("glue", "QNLI"),
-    "rte": Task("glue", "RTE"),
+    **{
+        name: Task("glue", task.name, tuple(split for split in task.files if split != "train"))
+        for name, task in GLUE_TASKS.items()
+    },
     "race": Task("race", "RACE", ("test", "valid")),
     "squad1": Task("squad", "SQuAD 1.1", version="1.1"),
     "squad2": Task("squad", "SQuAD 2.0", version="2.0"),

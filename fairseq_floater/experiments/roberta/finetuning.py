@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments.job import Step, Training, floater
@@ -24,7 +23,7 @@ class FineTuning(RobertaJob):
     def __init__(self, request: RobertaRequest, task: str, launcher: Launcher):
         request.experiment.check_task(task)
         self.task, self.kind = task, TASKS[task]
-        self.seed = request.experiment.config.seed if request.seed is None else request.seed
+        self.seed = request.experiment.seed(request.seed)
         name = f"{task}-{system_name(request.system)}"
         # Examples are cut to the length of the model, so a longer model has other data.
         self.longest = request.experiment.longest(task, request.system)
@@ -82,12 +81,11 @@ class FineTuning(RobertaJob):
             if self.raw is None:
                 self.need_raw(self.data, f"{self.task} needs raw files", f"{family}/")
                 return
-            options: dict[str, Any] = {}
-            if family in ("glue", "race"):
-                options["max-positions"] = self.longest
-            if family == "race" and "max-option-length" in recipe:
-                options["max-option-length"] = recipe["max-option-length"]
-            options |= {"data-version": self.kind.version} if self.kind.version else {}
+            options = {
+                "max-positions": None if family == "squad" else self.longest,
+                "max-option-length": recipe.get("max-option-length"),  # of RACE
+                "data-version": self.kind.version or None,
+            }
             argv = floater(family, "prepare", *self._task_of_glue, self.raw / family, self.data)
             argv += ["--like", self.request.mlm, *as_options(options)]
             self.make_data(argv)

@@ -11,6 +11,7 @@ from fairseq_floater.experiments.arguments import (
     ConfiguredExperiment,
     Request,
     in_precision,
+    saving,
     without_overridden,
 )
 from fairseq_floater.experiments.hardware import Machines
@@ -102,7 +103,7 @@ class RobertaExperiment(ConfiguredExperiment):
         arguments = [as_path(data), "--user-dir", str(USER_DIR), "--task", "masked_lm"]
         arguments += ["--criterion", "masked_lm", *as_options(trained), *self.model(system)]
         arguments += [*as_options(options), *_hardware(machines)]
-        arguments += _saving(folder, self.config.seed)
+        arguments += saving(folder, self.config.seed)
         if stage == "flow":
             arguments += ["--finetune-from-model", as_path(folder / "warm_start.pt")]
         return arguments
@@ -144,7 +145,7 @@ class RobertaExperiment(ConfiguredExperiment):
         arguments += self.model(system)
         if system.encoder == FLOATER:
             arguments += as_options(self.config.finetune.get(FLOATER) or {})
-        arguments += [*as_options(options), *_hardware(machines), *_saving(folder, seed)]
+        arguments += [*as_options(options), *_hardware(machines), *saving(folder, seed)]
         return [*arguments, "--finetune-from-model", as_path(start)]
 
     def longest(self, task: str, system: System) -> int:
@@ -238,7 +239,3 @@ def _hardware(machines: Machines) -> list[str]:
     options = machines.training_options()
     in_parallel = machines.world > 1 and not machines.on_cpu
     return [*options, "--find-unused-parameters"] if in_parallel else options
-
-
-def _saving(folder: Path, seed: int) -> list[str]:
-    return ["--save-dir", as_path(folder / "checkpoints"), "--seed", str(seed)]

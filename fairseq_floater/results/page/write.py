@@ -125,7 +125,7 @@ def write_page(
     write_text(output, text)
     images = sum(bool(picture and picture.uri) for picture in drawn)
     groups = [group.name for group in scored.groups]
-    size = len(text.encode())
+    size = len(text.encode("utf-8", "backslashreplace"))
     return PageReport(str(output), size, len(systems), groups, images, len(examples))
 
 
