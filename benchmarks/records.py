@@ -44,7 +44,7 @@ class Records:
         # A line that was cut off by a kill has no newline.
         lines = text[: text.rfind("\n") + 1].splitlines()
         about = json.loads(json.dumps(about))
-        if lines and (other := _differing(json.loads(lines[0]), about)):
+        if text and (other := _differing(text.partition("\n")[0], about)):
             raise UsageError(
                 f"`--resume` {path} holds measurements with another {other}: name a new file, or "
                 "remove this one."
@@ -69,8 +69,12 @@ class Records:
         ]
 
 
-def _differing(one: Any, other: dict[str, Any]) -> str:
-    """Return the name of the first setting that differs; empty if none does."""
+def _differing(line: str, other: dict[str, Any]) -> str:
+    """Return the name of the first setting that differs from those in ``line``; empty if none does."""
+    try:
+        one = json.loads(line)
+    except ValueError:
+        one = None
     if not isinstance(one, dict):
         return "form of file"
     return next((key for key in other if one.get(key) != other[key]), "")

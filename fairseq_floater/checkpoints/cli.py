@@ -104,8 +104,8 @@ def add_import_translation(verbs: Any) -> None:
         "source",
         type=Path,
         metavar="HF_DIR",
-        help="folder with config.json, model.safetensors or pytorch_model.bin, vocab.json, source.spm "
-        "and target.spm",
+        help="folder with config.json, model.safetensors or pytorch_model.bin, vocab.json, "
+        "target_vocab.json if the model has two vocabularies, source.spm and target.spm",
     )
     text = "folder to write: checkpoint.pt, dict.SRC.txt, dict.TGT.txt, source.spm, target.spm"
     parser.add_argument("output", type=Path, metavar="OUT", help=text)

@@ -7,6 +7,7 @@ numbers its tokens differently. Both add a segment embedding, which here is the 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def read_hugging_face(folder: Path, encoder_json: Path) -> Source:
 
 def _read_config(path: Path) -> dict[str, Any]:
     """Read config.json and check that fairseq's RoBERTa computes what it describes."""
-    config = read_config(path, *_EPS)
+    config = read_config(path, _SHAPE, *_EPS)
     for key, only in _ONLY.items():
         if config.get(key, only) != only:
             raise CheckpointError(
@@ -125,8 +126,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def read_config(path: Path, *kinds: str) -> dict[str, Any]:
-    """Read config.json, whose ``model_type`` must be one of ``kinds``."""
+def read_config(path: Path, sizes: Iterable[str], *kinds: str) -> dict[str, Any]:
+    """Read config.json, which must have ``sizes``, and a ``model_type`` of ``kinds``."""
     if not path.is_file():
         raise CheckpointError(f"There is no {path}; a folder of a Hugging Face model has one.")
     # null says the same as no key.
@@ -137,6 +138,7 @@ def read_config(path: Path, *kinds: str) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: `model_type` must be {known}, but is {shown(kind)} instead."
         )
+    read_json(path, dict.fromkeys(sizes, int))
     return config
 
 
@@ -165,7 +167,8 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
             tensors = load_file(path)
         except SafetensorError as error:
             raise CheckpointError(
-                f"{path} is not a complete safetensors file ({error}); it may be a partial copy."
+                f"{path} is not a complete safetensors file ({error}); it may be a partial copy, or "
+                "a pointer of Git LFS."
             ) from None
     return path, {n: t.float() if t.is_floating_point() else t for n, t in tensors.items()}
 

@@ -126,6 +126,10 @@ def import_translation(
             raise CheckpointError(f"There is no {source / name}, the model's subwords.")
     path, weights = read_weights(source)
     tensors, words, ignored = _fairseq_form(source, config, path, weights)
+    if languages[0] == languages[1] and words[0] != words[1]:
+        raise UsageError(
+            "`--src` and `--tgt` must differ, because source and target have vocabularies of their own."
+        )
     shape = _options(config, tensors)
     args = _training_options(shape, source, output, languages)
     parameters = _parameters(args, words, tensors, path)
@@ -154,7 +158,7 @@ def _write_dictionary(dictionary: Dictionary, file: Path) -> None:
 
 def _read_config(path: Path) -> dict[str, Any]:
     """Read config.json and check that `floater_marian` computes what it describes."""
-    config = read_config(path, "marian")
+    config = read_config(path, _SHAPE, "marian")
     if config.get("activation_function") not in _ACTIVATIONS:
         raise CheckpointError(
             f"{path}: `activation_function` must be one of {', '.join(_ACTIVATIONS)}, but is "
@@ -182,6 +186,11 @@ def _fairseq_form(
         The tensors, the dictionaries of source and target, and the names of the dropped tensors.
     """
     ignored = [name for name in weights if name.endswith(_TABLE)]
+    for name in ignored:
+        if not torch.allclose(weights[name], _sinusoid(*weights[name].shape), atol=0.01):
+            raise CheckpointError(
+                f"{path}: {name} must be Marian's sinusoid, but holds other rows."
+            )
     tensors = {n.removeprefix("model."): t for n, t in weights.items() if n not in ignored}
     shared = tensors.pop("shared.weight", None)
     for name in (_SOURCE, _TARGET):
@@ -193,6 +202,11 @@ def _fairseq_form(
     tensors[_OUTPUT] = tensors.pop("lm_head.weight", tensors[_TARGET])
     tensors[_BIAS] = tensors.pop("final_logits_bias", torch.zeros(rows)).flatten()
     apart = (folder / "target_vocab.json").is_file()
+    if not apart and config.get("share_encoder_decoder_embeddings") is False:
+        raise CheckpointError(
+            f"There is no {folder / 'target_vocab.json'}, but by config.json source and target have "
+            "vocabularies of their own."
+        )
     source = read_marian_vocabulary(folder / "vocab.json", len(tensors[_SOURCE]))
     target = read_marian_vocabulary(folder / f"{'target_' * apart}vocab.json", rows)
     keys = ("decoder_start_token_id", "pad_token_id", "eos_token_id")

@@ -87,7 +87,7 @@ def _token_numbers(folder: Path, name: str) -> tuple[Path, dict[str, int]]:
     """Return the file that numbers the tokens, and the numbers."""
     path, newer = folder / name, folder / "tokenizer.json"
     if not path.is_file() and newer.is_file():
-        content = read_json(newer, dict)
+        content = read_json(newer, {"model": {"vocab": dict}})
         added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
         return newer, {**content["model"]["vocab"], **added}
     if not path.is_file():

@@ -161,7 +161,7 @@ class Launcher:
                 print(text, file=sys.stderr)
             fault = _disk_fault(log)
             reason = f": {fault}" if fault else f"; see the end of {log}"
-            raise CommandError(f"{name}: the command failed{reason}.")
+            raise CommandError(f"{name or command[0]}: the command failed{reason}.")
 
     def show(self, argv: Sequence[Any], table: Path, log: Path | None = None) -> None:
         """Run a command that prints a table, and keep the table; in a dry run print the command."""

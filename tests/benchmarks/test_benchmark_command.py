@@ -88,6 +88,7 @@ def test_encoders_are_resumed_by_the_command(tmp_path, capsys):
         (["--parts", "solve", "--plot", "x.png"], "`--plot` draws the parts update"),
         (["--quick", "--", "--strange", "1"], "`--strange` is not an option of the model"),
         (["--quick", "word"], "`word` is not an option of the model"),
+        (["--encoders", "t5", "--", "--position-encoder", "fire"], "`--position-encoder` must be"),
         (["--quick", "--", "--position-encoder", "x"], "refuses the model's options: argument "),
         (["--quick", "--", "--encoder-layers", "x"], "argument --encoder-layers: invalid int"),
     ],

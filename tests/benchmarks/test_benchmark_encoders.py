@@ -123,9 +123,11 @@ def test_a_benchmark_goes_on_from_its_records(tmp_path):
     assert len(Records(about, path).rows) == len(again.rows)
     with pytest.raises(UsageError, match=r"records.jsonl holds measurements with another tokens"):
         Records({**about, "tokens": 256}, path)
-    path.write_text("[]\n")
-    with pytest.raises(UsageError, match="with another form of file"):
-        Records(about, path)
+    for foreign in ("[]\n", "notes"):
+        path.write_text(foreign)
+        with pytest.raises(UsageError, match="with another form of file"):
+            Records(about, path)
+        assert path.read_text() == foreign
 
 
 def test_times_are_compared_with_the_floor_of_their_round():

@@ -4,6 +4,7 @@ The weights are random, because published ones are not at hand; no trainable wei
 """
 
 import itertools
+import json
 import re
 import shlex
 
@@ -16,6 +17,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from hugging_face import edited
 from marian import CASES, SMALL, TEXT, batches, expected, load, make, numbers, padding_before
 from oracles import transformers_module
+from safetensors.torch import load_file, save_file
 
 from fairseq_floater.checkpoints.import_translation import import_translation
 from fairseq_floater.checkpoints.warm_start import warm_start
@@ -172,7 +174,27 @@ def test_other_forms_of_a_folder(tmp_path, subwords):
     assert helpers.difference(found, expected(model, source, target)) <= TOLERANCE
 
 
+def other_tables(folder):
+    path = folder / "model.safetensors"
+    rows = {"model.encoder.embed_positions.weight": torch.ones(512, 32)}
+    save_file(load_file(path) | rows, path)
+
+
+def other_target_words(folder):
+    edited("tokenizer_config.json", target_lang="de")(folder)
+    words = json.loads((folder / "vocab.json").read_text())
+    words["w1"], words["w2"] = words["w2"], words["w1"]
+    (folder / "target_vocab.json").write_text(json.dumps(words))
+
+
 BAD = {
+    "size": (edited("config.json", d_model=None), "config.json: the content, `d_model` must be"),
+    "target vocabulary": (
+        edited("config.json", share_encoder_decoder_embeddings=False),
+        "There is no hf/target_vocab.json",
+    ),
+    "one language": (other_target_words, "`--src` and `--tgt` must differ"),
+    "positions": (other_tables, "embed_positions.weight must be Marian's sinusoid"),
     "another model": (edited("config.json", model_type="bart"), "`model_type` must be marian"),
     "activation": (edited("config.json", activation_function="tanh"), "`activation_function` must"),
     "start": (edited("config.json", decoder_start_token_id=0), "decoder_start_token_id, pad_"),

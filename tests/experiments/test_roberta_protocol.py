@@ -222,6 +222,10 @@ def test_raw_files_are_asked_for_where_nothing_is_made(tmp_path):
         UsageError, match="is for your text: pass the folder that holds mlm/train.txt"
     ):
         finetune(tmp_path / "t", RobertaLauncher(), config=text, task="qnli")
+    launcher = RobertaLauncher()
+    with pytest.raises(UserError, match=r"There is no folder .*nowhere"):
+        finetune(tmp_path / "t", launcher, config=text, task="qnli", raw=tmp_path / "nowhere")
+    assert not launcher.steps
     finetune(tmp_path / "t", RobertaLauncher(), config=text, task="qnli", raw=tmp_path)
     assert "mlm-t5" in str(asked(tmp_path, "t5").stage_folder)
     # Once the data are made, raw files are not needed.

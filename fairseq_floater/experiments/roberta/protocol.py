@@ -54,6 +54,11 @@ class RobertaJob(Job):
         # Imports torch and fairseq, which takes seconds.
         from fairseq_floater.experiments.model_options import check_owners, parse_training
 
+        given, raw = self.given_donor, self.request.raw
+        if not self.launcher.dry_run and given is not None and not given.is_file():
+            raise UserError(f"There is no donor {given}; `floater import-roberta` makes one.")
+        if not self.launcher.dry_run and raw is not None and not raw.is_dir():
+            raise UserError(f"There is no folder {raw}.")
         check_owners(self.request.system)
         for stage, arguments in self.trainings().items():
             parse_training(arguments, self.experiment.path, stage)
@@ -126,10 +131,8 @@ def _record_donor(folder: Path, given: Path) -> None:
     """Record the donor that the runs of an experiment start from.
 
     Raises:
-        UserError: the donor is missing, or earlier runs started from another one.
+        ReportError: earlier runs started from another one.
     """
-    if not given.is_file():
-        raise UserError(f"There is no donor {given}; `floater import-roberta` makes one.")
     donor = {"path": str(given.resolve()), "sha256": file_hash(given)}
     folder.mkdir(parents=True, exist_ok=True)
     with RunFolder(folder).changing() as record:
