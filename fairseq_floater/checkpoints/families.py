@@ -52,6 +52,7 @@ TRANSLATION = Family(
     ARCHITECTURES,
     None,
     (
+        "output_bias",  # of `floater_marian` alone
         *(f"{side}_{name}" for side in STACKS for name in _SIZES),
         "share_all_embeddings",
         "share_decoder_input_output_embed",

@@ -20,6 +20,7 @@ from oracles import transformers_module
 from safetensors.torch import load_file, save_file
 
 from fairseq_floater.checkpoints.import_translation import import_translation
+from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.checkpoints.warm_start import warm_start
 from fairseq_floater.cli import main
 
@@ -107,6 +108,8 @@ def test_an_import_starts_a_model_with_positions(pair, tmp_path):
         tables = [name for name in report.ignored if name.endswith("embed_positions.weight")]
         assert len(tables) == (0 if same else 2)
     assert load(start)[1] == dictionaries
+    with pytest.raises(CheckpointError, match="--output-bias is True"):
+        warm_start(donor, start, **{**how, "arch": "floater_transformer"})
 
 
 def command(text, tool):
