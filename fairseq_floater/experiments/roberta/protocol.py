@@ -54,11 +54,9 @@ class RobertaJob(Job):
         # Imports torch and fairseq, which takes seconds.
         from fairseq_floater.experiments.model_options import check_owners, parse_training
 
-        given, raw = self.given_donor, self.request.raw
+        given = self.given_donor
         if not self.launcher.dry_run and given is not None and not given.is_file():
             raise UserError(f"There is no donor {given}; `floater import-roberta` makes one.")
-        if not self.launcher.dry_run and raw is not None and not raw.is_dir():
-            raise UserError(f"There is no folder {raw}.")
         check_owners(self.request.system)
         for stage, arguments in self.trainings().items():
             parse_training(arguments, self.experiment.path, stage)
@@ -71,6 +69,8 @@ class RobertaJob(Job):
                     path = self.experiment.path
                     raise UsageError(f"{path} makes its own text; --raw is for your text.")
                 self.make_data(floater("quizzes", self.raw, *as_options(data.quizzes)))
+            elif self.raw is not None and not (self.launcher.dry_run or self.raw.is_dir()):
+                raise UserError(f"There is no folder {self.raw}.")
             if data.text is None and self.raw is None:
                 what = f"{self.experiment.path} is for your text"
                 self.need_raw(request.mlm, what, "mlm/train.txt")
