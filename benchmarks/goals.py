@@ -34,7 +34,7 @@ class Goal:
     sentences: int | None = None
 
     def is_about(self, row: Row) -> bool:
-        parts = row["contestant"].removeprefix("position-encoder ").split()
+        parts = row["contestant"].split()
         weights = [word for word in parts if word in (BFLOAT16, INT8)] or [FLOAT32]
         return (
             parts[0] in self.encoders

@@ -126,9 +126,9 @@ class BenchmarkResult:
         return summary_columns({part: getattr(self, part) for part in SUMMARISED})
 
     def goals(self) -> list[str]:
-        """Return a line on each goal, whether it holds; goals are set for the base shape on a CPU."""
+        """Return a line on each goal, whether it holds; goals are for the base shape as it is, on a CPU."""
         settings = self.settings
-        if settings.device != "cpu" or settings.arch != ARCH:
+        if settings.device != "cpu" or settings.arch != ARCH or settings.model_options:
             return []
         training = {"update": self.update, "memory": self.memory}
         parts = {"generation": self.generation, **(training if settings.tokens == TOKENS else {})}
