@@ -82,10 +82,6 @@ def contestants(settings: Settings, save_dir: str) -> list[Contestant]:
     if NO_BASE in settings.model_options:
         model_options.append(NO_BASE)
     variants: Mapping[str, Sequence[str]] = DEFAULT_CONTESTANTS
-    if settings.encoders and "--position-encoder" in settings.model_options:
-        raise UsageError(
-            "`--position-encoder` must be left out, because --encoders names the encoders."
-        )
     if settings.encoders:
         variants = {name: ("--position-encoder", name) for name in settings.encoders}
     elif model_options:

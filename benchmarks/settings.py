@@ -170,6 +170,11 @@ class Settings:
             )
         if self.checkpoint is not None and "solve" not in self.parts:
             raise UsageError("`--checkpoint` must come with the part `solve`: `--parts solve`.")
+        given = [word.partition("=")[0] for word in self.model_options]
+        if self.encoders and "--position-encoder" in given:
+            raise UsageError(
+                "`--position-encoder` must be left out, because --encoders names the encoders."
+            )
         if self.dtype != "float32" and self.device == "cpu":
             raise UsageError(f"`--dtype` {self.dtype} needs `--device cuda`.")
 

@@ -41,7 +41,7 @@ def read_json(path: str | os.PathLike[str], shape: Any = object) -> Any:
         raise
     except (ValueError, RecursionError) as error:
         raise ReportError(f"{path} cannot be read as JSON: {str(error).rstrip('.')}.") from None
-    _check(content, shape, f"{path}: the content")
+    check_shape(content, shape, f"{path}: the content")
     return content
 
 
@@ -51,19 +51,20 @@ def write_json(path: str | os.PathLike[str], content: Any, *, sort_keys: bool = 
     write_text(path, text + "\n")
 
 
-def _check(value: Any, shape: Any, where: str) -> None:
+def check_shape(value: Any, shape: Any, where: str) -> None:
+    """Raise ReportError unless ``value``, which ``where`` names, has a ``shape`` as in :func:`read_json`."""
     kind = type(shape) if isinstance(shape, (dict, list)) else shape
     if not isinstance(value, kind):
         name = getattr(kind, "__name__", kind)
         raise ReportError(f"{where} must be of type {name}, but is {shown(value)} instead.")
     if isinstance(shape, list):
         for entry in value:
-            _check(entry, shape[0], f"an entry of {where}")
+            check_shape(entry, shape[0], f"an entry of {where}")
     elif isinstance(shape, dict):
         for key, inner in (dict.fromkeys(value, shape[...]) if ... in shape else shape).items():
             name = key.removesuffix("?")
             if name in value or name == key:
-                _check(dict(value).get(name), inner, f"{where}, `{name}`")
+                check_shape(dict(value).get(name), inner, f"{where}, `{name}`")
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

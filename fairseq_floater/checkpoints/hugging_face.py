@@ -20,7 +20,7 @@ from fairseq_floater.checkpoints.families import TOKENS
 from fairseq_floater.checkpoints.reading import CheckpointError, load_pickle
 from fairseq_floater.checkpoints.vocabularies import read_vocabulary
 from fairseq_floater.errors import shown
-from fairseq_floater.records import read_json
+from fairseq_floater.records import check_shape, read_json
 
 HEAD = "encoder.lm_head."
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -138,7 +138,7 @@ def read_config(path: Path, sizes: Iterable[str], *kinds: str) -> dict[str, Any]
         raise CheckpointError(
             f"{path}: `model_type` must be {known}, but is {shown(kind)} instead."
         )
-    read_json(path, dict.fromkeys(sizes, int))
+    check_shape(config, dict.fromkeys(sizes, int), f"{path}: the content")
     return config
 
 

@@ -46,12 +46,19 @@ class Origin(NamedTuple):
 
 
 def is_made(
-    folder: Path, old: Origin | None, new: Origin, *, force: bool = False, option: str = "OUT"
+    folder: Path,
+    old: Origin | None,
+    new: Origin,
+    *,
+    files: Iterable[str] = (),
+    force: bool = False,
+    option: str = "OUT",
 ) -> bool:
     """Return whether a folder holds the data already.
 
     Args:
         old: the origin recorded in the folder; None if it has none.
+        files: what the folder must hold, :func:`files_in` it when it was made.
         force: other data may be replaced, but never a folder without an origin.
         option: the name of the folder on the command line.
 
@@ -67,7 +74,7 @@ def is_made(
         raise TextDataError(
             f"{folder} was made with {difference}; choose another {option} or add --force."
         )
-    return difference is None
+    return difference is None and all((folder / name).is_file() for name in files)
 
 
 def refuse_foreign(folder: Path, made: Iterable[str] | None) -> None:
@@ -144,8 +151,7 @@ def make_folder(
     if old is not None and len(old.inputs) == len(new.inputs):
         old = old._replace(inputs=dict(zip(new.inputs, old.inputs.values())))
     made = read_json(out_dir / SUMMARY) if old else {}
-    is_whole = all((out_dir / name).is_file() for name in made.get("files", ()))
-    if is_made(out_dir, old, new, force=force) and is_whole:
+    if is_made(out_dir, old, new, files=made.get("files", ()), force=force):
         say(f"{out_dir} exists already: skipped.")
         return PreparedFolder(out_dir, made)
     refuse_foreign(out_dir, made.get("files"))

@@ -71,10 +71,9 @@ def split(
     new = Origin(settings, {path.name: file_hash(path) for path in files})
     old = SplitReport.read(out_dir) if (out_dir / "split.json").is_file() else None
     old_origin = Origin(old.made_from["options"], old.made_from["inputs"]) if old else None
-    is_same = is_made(out_dir, old_origin, new, force=force, option="OUT_DIR")
     made = old.made_from.get("files") if old else None
-    is_whole = all((out_dir / name).is_file() for name in made or ())
-    if old and is_same and is_whole and not force:
+    is_same = is_made(out_dir, old_origin, new, files=made or (), force=force, option="OUT_DIR")
+    if old and is_same and not force:
         say(f"{out_dir} exists already: skipped.")
         return old
     refuse_foreign(out_dir, made)

@@ -108,7 +108,7 @@ class RobertaJob(Job):
         Raises:
             CheckpointError: the donor is not a RoBERTa, or has another dictionary.
         """
-        if self.experiment.config.data.bpe == "gpt2" or not given.is_file():
+        if self.experiment.config.data.bpe == "gpt2":
             return  # the data have the donor's dict.txt
         from fairseq_floater.checkpoints.reading import load_checkpoint  # brings torch
         from fairseq_floater.checkpoints.roberta_tasks import check_state
