@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from scored_split import damaged, generated, sentence, text
+from split_text import line, write_sides
 
 from fairseq_floater.evaluation.s2l.options import SplitOptions
 from fairseq_floater.evaluation.s2l.split import split
@@ -21,6 +22,19 @@ def write(tmp_path):
         return tmp_path / name
 
     return writer
+
+
+@pytest.fixture
+def raw(tmp_path):
+    """Encoded text: line k of a file starts with a word that no other line has."""
+    folder = tmp_path / "raw"
+    files = {"train": [3, 4, 5, 9, 12, 4], "valid": [2, 11], "test": [5, 8, 16, 25]}
+    for name, lengths in files.items():
+        start = 1000 * len(name)
+        sources = [line(n, start + 100 * k) for k, n in enumerate(lengths)]
+        targets = [line(n + 1, start + 50 + 100 * k) for k, n in enumerate(lengths)]
+        write_sides(folder, name, sources, targets)
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -1,37 +1,22 @@
-"""Short-to-long data: who trains, who tests, who is left out, and every fault by file and line."""
+"""Short-to-long data: who trains, who tests, who is left out."""
 
 import json
-import re
 from collections import namedtuple
 
 import pytest
 import sentencepiece
 from prepared_text import text_lines as lines
-from toy import floater
+from split_text import line, options, write_sides
 
-from fairseq_floater.cli import main
 from fairseq_floater.data.number_words import write_numbers
 from fairseq_floater.data.parallel_text import TextDataError
-from fairseq_floater.errors import ReportError, UsageError
+from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
 from fairseq_floater.evaluation.s2l.repeats import NGRAM, overlap
 from fairseq_floater.evaluation.s2l.split import _Splitter, split
 
 # A row of test.tsv, without the id.
 Origin = namedtuple("Origin", "bin source_tokens target_tokens file line")
-LANGUAGES = ("--src", "en", "--tgt", "de")
-ENCODED = {"source": "en", "target": "de", "encoded": True}
-
-
-def line(tokens, start=0):
-    """A line of so many sentencepieces, each a word."""
-    return " ".join(f"\u2581w{start + i}" for i in range(tokens))
-
-
-def write(folder, name, sources, targets):
-    folder.mkdir(exist_ok=True)
-    for lang, side in (("en", sources), ("de", targets)):
-        (folder / f"{name}.{lang}").write_text("".join(s + "\n" for s in side))
 
 
 def read_origins(path):
@@ -39,23 +24,6 @@ def read_origins(path):
     assert head == ["id", "bin", "source_tokens", "target_tokens", "file", "line"]
     assert [int(row[0]) for row in rows] == list(range(len(rows)))
     return [Origin(bin, int(s), int(t), file, int(n)) for _, bin, s, t, file, n in rows]
-
-
-@pytest.fixture
-def raw(tmp_path):
-    """Encoded text: line k of a file starts with a word that no other line has."""
-    folder = tmp_path / "raw"
-    files = {"train": [3, 4, 5, 9, 12, 4], "valid": [2, 11], "test": [5, 8, 16, 25]}
-    for name, lengths in files.items():
-        start = 1000 * len(name)
-        sources = [line(n, start + 100 * k) for k, n in enumerate(lengths)]
-        targets = [line(n + 1, start + 50 + 100 * k) for k, n in enumerate(lengths)]
-        write(folder, name, sources, targets)
-    return folder
-
-
-def options(**changes):
-    return SplitOptions(**{**ENCODED, "edges": (8, 12, 16), **changes})
 
 
 def test_bins_are_half_open_and_named():
@@ -105,7 +73,7 @@ def test_short_pairs_train_and_long_ones_test(raw, tmp_path):
 
 
 def test_both_sides_bounds_training_targets(raw, tmp_path):
-    write(raw, "train", [line(3, 7000), line(4, 7100)], [line(8, 7200), line(4, 7300)])
+    write_sides(raw, "train", [line(3, 7000), line(4, 7100)], [line(8, 7200), line(4, 7300)])
     report = split(raw, tmp_path / "out", options(edges=(8, 16), both_sides=True))
     assert lines(tmp_path / "out" / "train.en") == [line(4, 7100)]
     assert report.left_out["train"] == {"long target": 1}
@@ -121,7 +89,7 @@ def test_duplicates_go_and_the_held_out_copy_stays(raw, tmp_path):
     # Two pairs that differ in where a space is: two sentences.
     sources += ["\u2581now here", "\u2581no where"]
     targets += [line(3, 7000)] * 2
-    write(raw, "train", sources, targets)
+    write_sides(raw, "train", sources, targets)
     report = split(raw, tmp_path / "out", options())
     assert report.left_out["train"] == {"duplicate": 2}
     assert held[0] in lines(tmp_path / "out" / "test_short.en")
@@ -143,9 +111,11 @@ def test_overlap_counts_lines_and_13grams():
 
 
 def test_overlap_with_the_training_text_is_told_by_side(raw, tmp_path):
-    write(raw, "train", [line(3, 60_000)], [line(20, 62_000)])
+    write_sides(raw, "train", [line(3, 60_000)], [line(20, 62_000)])
     # A long source of its own with the target of a training pair, one of three pairs of the bins.
-    write(raw, "test", [line(9, 70_000), line(20, 71_000)], [line(4, 63_000), line(20, 62_000)])
+    write_sides(
+        raw, "test", [line(9, 70_000), line(20, 71_000)], [line(4, 63_000), line(20, 62_000)]
+    )
     report = split(raw, tmp_path / "out", options(edges=(8, 16)))
     assert set(report.overlap["source"]["test"].values()) == {0}
     assert set(report.overlap["target"]["test"].values()) == {1 / 3}
@@ -195,7 +165,7 @@ def test_long_pairs_that_the_model_was_learned_on_are_left_out(tmp_path, monkeyp
     monkeypatch.setattr(_Splitter, "_learn", learn)
     for name, lengths in (("train", (3, 4, 5, 7, 8, 9)), ("valid", (2,)), ("test", (3, 5))):
         texts = [" ".join([f"{name}word"] * length) for length in lengths]
-        write(tmp_path / "raw", name, texts, texts)
+        write_sides(tmp_path / "raw", name, texts, texts)
     raw_text = options(encoded=False, vocab=60, edges=(8,))
     report = split(tmp_path / "raw", tmp_path / "out", raw_text)
     assert seen == dict.fromkeys(("provisional.model", "spm.model"), [3, 4, 5, 7])
@@ -206,7 +176,7 @@ def test_long_pairs_that_the_model_was_learned_on_are_left_out(tmp_path, monkeyp
 def test_words_are_counted_where_there_are_no_subwords(tmp_path):
     for name, lengths in (("train", (2, 3, 5)), ("valid", (2,)), ("test", (3, 4, 6))):
         texts = [" ".join([f"{name}word"] * length) for length in lengths]
-        write(tmp_path / "raw", name, texts, texts)
+        write_sides(tmp_path / "raw", name, texts, texts)
     words = options(encoded=False, subwords="none", edges=(4, 6))
     report = split(tmp_path / "raw", tmp_path / "out", words)
     assert report.kept["train"]["pairs"] == 2 and report.kept["train"]["longest_source"] == 3
@@ -218,7 +188,7 @@ def test_words_are_counted_where_there_are_no_subwords(tmp_path):
 
 def test_a_sample_is_even_and_the_same_for_a_seed(raw, tmp_path):
     sources = [line(n, 20_000 + 100 * k) for k, n in enumerate([9] * 400 + [13] * 5 + [20] * 50)]
-    write(raw, "test", sources, sources)
+    write_sides(raw, "test", sources, sources)
     first, second, other = (
         split(raw, tmp_path / name, options(max_per_bin=40, seed=seed)) and tmp_path / name
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
@@ -234,7 +204,7 @@ def test_a_sample_is_even_and_the_same_for_a_seed(raw, tmp_path):
 def test_bins_are_filled_from_test_files_first_then_valid_then_train(raw, tmp_path):
     sides = [lines(raw / f"train.{lang}") for lang in ("en", "de")]
     extra = [line(9, 40_000 + 100 * k) for k in range(60)]
-    write(raw, "train", *(side + extra for side in sides))
+    write_sides(raw, "train", *(side + extra for side in sides))
     report = split(raw, tmp_path / "out", options(max_per_bin=4))
     files = {"test.en": 1, "valid.en": 1, "train.en": 2}
     assert report.held_out["[8, 12)"] == {"found": 63, "kept": 4, "files": files}
@@ -261,20 +231,10 @@ def test_a_second_run_skips_and_other_options_need_force(raw, tmp_path, capsys):
         split(raw, out, options(), force=True)
 
 
-def test_a_record_that_lacks_a_field_is_refused(raw, tmp_path):
-    split(raw, tmp_path / "out", options())
-    record = tmp_path / "out" / "split.json"
-    fields = json.loads(record.read_text())
-    del fields["lines"]
-    record.write_text(json.dumps(fields))
-    with pytest.raises(ReportError, match=r"split\.json: .*`lines`"):
-        split(raw, tmp_path / "out", options())
-
-
 def test_empty_overlong_and_odd_lines(raw, tmp_path):
     sources = [line(3, 30_000), "", line(4, 31_000), line(10_000, 40_000), "\u2581a\x0bb\u2581c"]
     targets = [line(3, 32_000), line(3, 33_000), "  ", line(10, 34_000), "\u2581d"]
-    write(raw, "train", sources, targets)
+    write_sides(raw, "train", sources, targets)
     report = split(raw, tmp_path / "out", options(edges=(8, 16)))
     assert report.left_out["train"] == {"empty": 2, "longer than max-len": 1}
     assert report.longest == (25, "test.en", 4)  # of those that can be used
@@ -282,78 +242,3 @@ def test_empty_overlong_and_odd_lines(raw, tmp_path):
     assert lines(tmp_path / "out" / "train.en")[-1] == "\u2581a b\u2581c"
     wide = split(raw, tmp_path / "wide", options(edges=(8, 16), max_len=20_000))
     assert wide.longest == (10_000, "train.en", 4)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("train.en", line(3) + "\n", r"train\.en has 1 lines, but .*train\.de has 6"),
-        ("test.de", "no pieces here\n" * 4, r"test\.de is not in subwords \(line 1"),
-    ],
-)
-def test_faults_of_the_text_are_named(raw, tmp_path, capsys, name, content, message):
-    (raw / name).write_text(content)
-    words = [*LANGUAGES, "--encoded", "--threshold", "8", "--edges", "12,16"]
-    assert main(["s2l", "split", str(raw), str(tmp_path / "out"), *words]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("floater s2l split: ")
-    assert re.search(message, error), error
-
-
-def test_encoded_text_where_raw_was_promised(raw, tmp_path):
-    with pytest.raises(TextDataError, match=r"train\.en is in subwords \(line 1\)"):
-        split(raw, tmp_path / "out", options(encoded=False, vocab=50))
-
-
-def test_no_long_pair_and_empty_bins_name_the_longest(raw, tmp_path):
-    with pytest.raises(
-        TextDataError, match=r"26 tokens or more: .* 25 tokens \(test\.en, line 4\)"
-    ):
-        split(raw, tmp_path / "out", options(edges=(26,)))
-    with pytest.raises(TextDataError, match=r"bin \[18, 20\) holds no pair: .*line 4"):
-        split(raw, tmp_path / "out", options(edges=(8, 18, 20)))
-    with pytest.raises(TextDataError, match=r"valid\.en has no pair of fewer than 2 source tokens"):
-        split(raw, tmp_path / "out", options(edges=(2,)))
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--threshold", "80", "--edges", "100", "90", "--encoded"], "`--edges` must increase"),
-        (["--threshold", "80"], "--vocab --spm-model --encoded --subwords is required"),
-    ],
-)
-def test_bad_usage_exits_with_2(raw, tmp_path, words, message):
-    done = floater("s2l", "split", raw, tmp_path / "out", *LANGUAGES, *words, code=2)
-    assert message in done.stderr
-
-
-def test_the_input_is_never_replaced(raw, tmp_path):
-    before = {p.name: p.read_text() for p in raw.iterdir()}
-    for out in (raw, tmp_path):
-        with pytest.raises(UsageError, match="OUT_DIR must not hold the input"):
-            split(raw, out, options(), force=True)
-    assert {p.name: p.read_text() for p in raw.iterdir()} == before
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"target": "en"}, "`--src` and `--tgt` must differ, but both are 'en'"),
-        ({"source": "en/US"}, "then letters, digits, _ or -, but is 'en/US'"),
-        ({"vocab": 5}, "give exactly one of"),
-    ],
-)
-def test_options_that_make_no_sense(changes, message):
-    with pytest.raises(UsageError, match=message):
-        options(**changes)
-
-
-def test_a_threshold_below_every_sentence_and_a_model_that_is_none(tmp_path):
-    write_numbers(tmp_path / "raw", train=100, valid=20, test=20, test_long=20)
-    with pytest.raises(TextDataError, match="no training pair of fewer than 1 source tokens"):
-        split(tmp_path / "raw", tmp_path / "out", SplitOptions("en", "de", (1,), vocab=80))
-    nowhere = SplitOptions("en", "de", (20,), spm_model=tmp_path / "nowhere")
-    with pytest.raises(TextDataError, match="There is no sentencepiece model"):
-        split(tmp_path / "raw", tmp_path / "out", nowhere)
-    assert Bins.from_options(2, None).edges == (2, 3, 4)
