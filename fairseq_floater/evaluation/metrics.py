@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_floater.data.moses_subwords import MosesTokens
-from fairseq_floater.data.parallel_text import batched, first_subtag
+from fairseq_floater.data.parallel_text import first_subtag
 from fairseq_floater.evaluation.lines import scoring_error
 
 Array = NDArray[Any]
@@ -23,8 +23,6 @@ Score = Callable[[Array], float]
 
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
 _HYPHEN = re.compile(r"(\S)-(\S)")
-# sacreBLEU keeps the n-grams of all references of a call: for chrF some 70 kB per 25 words.
-_AT_ONCE = 1_000
 # The interval leaves out 1/40 of the resamples at each end: at least one.
 _FEWEST_RESAMPLES = 40
 _SEED = "SACREBLEU_SEED"
@@ -141,21 +139,25 @@ def corpus_score(
             os.environ[_SEED] = before
 
 
-def sentence_counts(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Array:
-    """Return a metric's counts for each of N sentences; the counts of a corpus are their sum.
+def sentence_counts(
+    metric: Any, runs: Sequence[Sequence[str]], references: Sequence[str]
+) -> list[Array]:
+    """Return a metric's counts for each of N hypotheses of every run; the counts of a corpus are their sum.
 
-    Only this function, :class:`Chrf` and :func:`score_of_sums` call private methods of sacreBLEU (2.3 and
-    later versions 2).
+    The n-grams of a reference, and of hypotheses that several runs share, are counted once. Only this
+    function, :class:`Chrf` and :func:`score_of_sums` use private names of sacreBLEU (versions 2, from 2.3).
 
     Returns:
-        [N, K] int32; K is 10 for BLEU (both lengths, matches and n-grams by order), 18 for chrF of order 6
-        (n-grams of the hypothesis, of the reference and of both, by order).
+        for each run [N, K] int32; K is 10 for BLEU (both lengths, matches and n-grams by order), 18 for chrF
+        of order 6 (n-grams of the hypothesis, of the reference and of both, by order).
     """
-    rows: list[list[int]] = []
-    for pairs in batched(zip(hypotheses, references, strict=True), _AT_ONCE):
-        ours, theirs = zip(*pairs)
-        rows += metric._extract_corpus_statistics(ours, [theirs])
-    return np.array(rows, dtype=np.int32)
+    sentences = []
+    for reference, *hypotheses in zip(references, *runs, strict=True):
+        distinct = list(dict.fromkeys(hypotheses))
+        metric._ref_cache = metric._cache_references([[reference]]) * len(distinct)
+        counts = dict(zip(distinct, metric._extract_corpus_statistics(distinct, None)))
+        sentences.append(np.array([counts[text] for text in hypotheses], dtype=np.int32))
+    return list(np.stack(sentences, axis=1))
 
 
 def score_of_sums(metric: Any, sums: Array) -> float:

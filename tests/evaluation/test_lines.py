@@ -7,7 +7,6 @@ import threading
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
-from fairseq_floater.evaluation import metrics
 from fairseq_floater.evaluation.bleu import score
 from fairseq_floater.evaluation.hypotheses import read_hypotheses
 from fairseq_floater.evaluation.metrics import score_of_sums, sentence_counts
@@ -30,14 +29,14 @@ def test_pipes_can_be_scored(tmp_path):
 
 
 @pytest.mark.parametrize("metric", [BLEU, CHRF])
-def test_counts_made_in_parts_have_sacrebleus_own_score(metric, monkeypatch):
-    monkeypatch.setattr(metrics, "_AT_ONCE", 64)
+def test_counts_of_several_runs_have_sacrebleus_own_scores(metric):
     ours, theirs = sentences(150), sentences(150, seed=2)
     ours[:75] = theirs[:75]
     scored = metric()
-    counts = sentence_counts(scored, ours, theirs)
-    assert len(counts) == 150
-    assert score_of_sums(scored, counts.sum(0)) == metric().corpus_score(ours, [theirs]).score
+    runs = [ours, sentences(150, seed=3), ours]
+    for run, counts in zip(runs, sentence_counts(scored, runs, theirs), strict=True):
+        assert len(counts) == 150
+        assert score_of_sums(scored, counts.sum(0)) == metric().corpus_score(run, [theirs]).score
 
 
 def test_text_that_looks_tokenised_is_noticed_once(capsys):

@@ -158,17 +158,19 @@ class ScoredSet:
         self.seeds = {s.name: known[s.name] or _numbers(s.hypotheses) for s in systems}
         self.has_seeds = {name for name, seeds in known.items() if seeds}
         check_same_tokens(self.runs)
-        metrics = scorer.bleu, Chrf()
-        self.bleu, self.chrf = (
-            {
-                name: [test.count(partial(sentence_counts, m), run.hypotheses) for run in runs]
-                for name, runs in self.runs.items()
-            }
-            for m in metrics
-        )
+        metrics, theirs = (scorer.bleu, Chrf()), test.reference_sentences
+        ours = [test.sentences(run.hypotheses) for runs in self.runs.values() for run in runs]
+        self.bleu, self.chrf = (self._by_system(sentence_counts(m, ours, theirs)) for m in metrics)
         self.of_bleu, self.of_chrf = (partial(score_of_sums, m) for m in metrics)
-        self.exact: dict[str, list[Array]] = {
-            name: [test.count(_exact, run.hypotheses) for run in runs if scorer.exact_match]
+        self.exact = {}
+        if scorer.exact_match:
+            self.exact = self._by_system([_exact(of_run, theirs) for of_run in ours])
+
+    def _by_system(self, counts: Sequence[Array]) -> dict[str, list[Array]]:
+        """Sum the counts of all runs, [M, K] each, over documents, and give each system its own."""
+        of_runs = iter(counts)
+        return {
+            name: [self.test.summed(next(of_runs)) for _ in runs]
             for name, runs in self.runs.items()
         }
 
@@ -203,7 +205,7 @@ class ScoredSet:
         counts = [of_all[index] for of_all in self.bleu[system]]
         losses = [run.losses[index] for run in runs if run.losses is not None]
         scores = [run.scores[index] for run in runs if run.scores is not None]
-        exact = [of_run[index] for of_run in self.exact[system]]
+        exact = [of_run[index] for of_run in self.exact.get(system, ())]
         ratios = [c[:, 0].sum() / max(c[:, 1].sum(), 1) for c in counts]
         return BinScore(
             bleu=_mean(counts, self.of_bleu, *resampling),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +18,10 @@ from fairseq_floater.data.pieces import BPE_MARKS, join_pieces
 from fairseq_floater.data.subwords import SEGMENTATIONS
 from fairseq_floater.evaluation.documents import sentences_of
 from fairseq_floater.evaluation.hypotheses import (
-    plain,
     read_hypotheses,
     read_references,
     read_tagged,
+    same_text,
 )
 from fairseq_floater.evaluation.lines import (
     ScoringError,
@@ -31,9 +31,6 @@ from fairseq_floater.evaluation.lines import (
 )
 from fairseq_floater.evaluation.metrics import Array
 from fairseq_floater.records import RECORD, read_json
-
-# Maps N hypotheses and N references to counts of each pair, [N, K].
-SentenceCounts = Callable[[Sequence[str], Sequence[str]], Array]
 
 
 @dataclass(frozen=True)
@@ -122,12 +119,16 @@ class EvaluationSet:
     def __len__(self) -> int:
         return len(self.bins)
 
-    def count(self, of_sentences: SentenceCounts, hypotheses: Sequence[str]) -> Array:
-        """Return the counts of ``of_sentences``, [N, K]; for a document, summed over its sentences."""
+    def sentences(self, hypotheses: Sequence[str]) -> Sequence[str]:
+        """Return the M sentences of N hypotheses, which are as many unless lines are documents."""
         if self.separator is None:
-            return of_sentences(hypotheses, self.references)
-        *pairs, _ = sentences_of(hypotheses, self.references, self.separator)
-        return self.summed(of_sentences(*pairs))
+            return hypotheses
+        return sentences_of(hypotheses, self.references, self.separator)[0]
+
+    @cached_property
+    def reference_sentences(self) -> Sequence[str]:
+        """The M sentences of the references."""
+        return self.sentences(self.references)
 
     @cached_property
     def places(self) -> Array:
@@ -250,7 +251,7 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
         raise scoring_error(rule, fault)
     _check_sources(file, test)
     pairs = enumerate(zip(repeated, test.references))
-    strange = [i for i, (ours, theirs) in pairs if plain(ours) != plain(theirs)]
+    strange = [i for i, (ours, theirs) in pairs if not same_text(ours, theirs)]
     # Unknown words and normalisation change some lines; a translation differs in nearly all.
     if len(strange) > len(test) / 2:
         rule = f"`{path}` must come from fairseq-generate --score-reference"
@@ -283,7 +284,7 @@ def _check_sources(file: TextFile, test: EvaluationSet) -> None:
             if tokens != expected:
                 rule = f"`{file.path}` must be in the test set's tokens, {expected} in sentence {i}"
                 raise scoring_error(rule, f"line {number} has {tokens}")
-        elif "<unk>" not in text and plain(text) != plain(test.sources[i]):
+        elif "<unk>" not in text and not same_text(text, test.sources[i]):
             strange.append(number)
     # Normalisation may change a line here and there; another test set differs nearly everywhere.
     if len(strange) > count / 2:
