@@ -30,8 +30,7 @@ class ConvolutionPart(StatefulPart):
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve ``x`` [T + K - 1, B, C], zeros included: [T, B, C]."""
-        convolved: Tensor = self.convolution(x.permute(1, 2, 0))
-        return convolved.permute(2, 0, 1)
+        return self.convolution(x.permute(1, 2, 0)).permute(2, 0, 1)
 
 
 class ConvolutionPositions(InputStage):
@@ -87,5 +86,4 @@ class ConvolutionPositions(InputStage):
         padded = forward_pass.padded
         kept = window[1:] if padded is None else torch.where(padded, before, window[1:])
         part.keep(forward_pass.incremental_state, kept)
-        convolved: Tensor = part(window)
-        return convolved
+        return part(window)

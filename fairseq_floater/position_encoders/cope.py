@@ -55,7 +55,7 @@ class Interpolated(torch.autograd.Function):
 
 
 def _following(columns: Tensor, n: int) -> Tensor:
-    """Return the column to the right of each column [..., sides n]; the last of a side is its own."""
+    """Return the column to the right of each column [..., sides n], for the last of a side itself."""
     sides = columns.unflatten(-1, (-1, n))
     return torch.cat([sides[..., 1:], sides[..., -1:]], -1).flatten(-2)
 

@@ -78,7 +78,7 @@ class DebertaPart(AttentionPart):
         return self.key_projection, self.query_projection
 
     def scaling(self, head_dim: int) -> float:
-        return float((3 * head_dim) ** -0.5)
+        return (3 * head_dim) ** -0.5
 
     def bias(self, q: Tensor, k: Tensor, tables: Tables) -> Tensor:
         key_rows, query_rows, of_queries, of_keys = tables

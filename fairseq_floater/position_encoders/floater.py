@@ -111,7 +111,7 @@ class FloaterStart(RescaledStart):
         std = 0.0 if spec.target == "qkv" else hidden_std
         values = spec.neutral + torch.randn(len(spec.streams), spec.dim) * std
         if spec.options["floater_start"] == SINUSOID:
-            # Later blocks begin with zeros, which the sinusoid's field keeps.
+            # Later blocks begin at zero, and there the flow of a sinusoid stays.
             first = not any(map(spec.receives, range(block_index)))
             values = sinusoid_rows(1, spec.dim, spec.padding_idx) if first else 0 * values
         self.values = nn.Parameter(values / self.lr_scale)
@@ -164,7 +164,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
     @classmethod
     def goes_before_start(cls, options: dict[str, Any]) -> bool:
         # Between updates one table is kept, and it begins at position 0.
-        return bool(options["floater_update_interval"] == 1)
+        return options["floater_update_interval"] == 1
 
     @classmethod
     def warning(cls, options: dict[str, Any], target: str) -> str | None:
@@ -253,8 +253,7 @@ class FloaterPositions(FlowPositions, PositionSignal):
         self._last_solves = {}
 
     def _initial_values(self, blocks: Sequence[FloaterStart]) -> Tensor:
-        joined: Tensor = _Joined.apply(*(block.initial() for block in blocks))
-        return joined
+        return _Joined.apply(*(block.initial() for block in blocks))
 
 
 class _Flow(NamedTuple):

@@ -37,12 +37,11 @@ class AttentionHooks:
     needs_between = False
 
     def scaling(self, head_dim: int) -> float:
-        return float(head_dim**-0.5)
+        return head_dim**-0.5
 
     def project(self, stream: str, projection: nn.Module, x: Tensor) -> Tensor:
         """Project ``x`` [T, B, C] for ``stream`` q, k or v."""
-        projected: Tensor = projection(x)
-        return projected
+        return projection(x)
 
     def turn(self, x: Tensor, stream: str, tables: Tables) -> Tensor:
         """Return the changed q, k or v of each head, [B, H, T, D]; k and v are not cached yet."""
@@ -149,8 +148,7 @@ def _biased(projection: Any, x: Tensor, bias: PositionBias) -> Tensor:
     """Project ``x`` [T, B, C] and add its tokens' rows."""
     linear_bias = own_bias(projection)
     if linear_bias is None:
-        projected: Tensor = projection(x) + gather_rows(bias.table, bias.positions)
-        return projected
+        return projection(x) + gather_rows(bias.table, bias.positions)
     # The bias is added to the table, so that its gradient is a sum over rows and not over tokens. For whole
     # sentences, the stack has already added the biases of all projections to the table.
     table = bias.table if bias.holds_bias else bias.table + linear_bias

@@ -154,11 +154,10 @@ class KeptTable(nn.Module, ABC):
         kept = self._kept.get((dtype, rows_per_token))
         if not self._kept:
             self._kept_for = [p.detach().clone() for p in self.sources(blocks)]
-        is_of_inference = kept is not None and kept.is_inference()  # which no backward pass takes
-        if is_of_inference and not torch.is_inference_mode_enabled():
-            kept = None
         if kept is None or len(kept) < num_positions:
-            kept = self._with_room(places, blocks, dtype)
+            # No backward pass takes an inference tensor. To leave that mode switches gradients on.
+            with torch.inference_mode(False), torch.no_grad():
+                kept = self._with_room(places, blocks, dtype)
             self._kept[dtype, rows_per_token] = kept
         return kept[:num_positions]
 

@@ -106,7 +106,7 @@ class LearnedPositions(PositionSignal):
 
     @property
     def max_positions(self) -> int:
-        hierarchy: int = self.spec.options["learned_hierarchy"]
+        hierarchy = self.spec.options["learned_hierarchy"]
         return hierarchy**2 or self.spec.max_positions
 
     @property

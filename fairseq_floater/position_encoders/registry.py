@@ -79,8 +79,7 @@ POSITION_ENCODERS = _Classes()
 def _imported(path: str) -> type[PositionEncoder]:
     file, _, class_name = path.partition(".")
     module = import_module(f"fairseq_floater.position_encoders.{file}")
-    encoder: type[PositionEncoder] = getattr(module, class_name)
-    return encoder
+    return getattr(module, class_name)
 
 
 def encoder_class(name: str, target: str) -> type[PositionEncoder]:

@@ -32,6 +32,7 @@ from fairseq_floater.position_encoders.floater_options import (
 )
 from fairseq_floater.position_encoders.hooks import Tables
 from fairseq_floater.position_encoders.in_attention import AttentionPart
+from fairseq_floater.position_encoders.rope import turn_pairs
 from fairseq_floater.position_encoders.rotation_flow import (
     DELTA,
     RotationFlowPositions,
@@ -264,8 +265,6 @@ class RelativeRotationPositions(DistanceFlow):
 
     def trajectories(self, r0: Tensor, distances: Tensor) -> Tensor:
         tau = self.clock.times(distances).to(r0)
-        angles = tau[:, None] * self.frequencies.to(r0.dtype)  # [N, W / 2]
-        cos, sin = (f(angles).view(-1, 1, 1, 1, angles.size(1)) for f in (torch.cos, torch.sin))
-        even, odd = r0[..., 0::2], r0[..., 1::2]
-        turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1)
-        return turned.flatten(-2)
+        angles = tau[:, None] * self.frequencies.to(r0.dtype)
+        angles = angles[:, None, None, None]  # [N, 1, 1, 1, W / 2]
+        return turn_pairs(r0, angles.cos(), angles.sin())

@@ -44,8 +44,8 @@ def rotation(skew: Tensor) -> Tensor:
     that rounding hides the angle, the result is NaN, which the check of the table's range reports.
     """
     square = skew @ skew
-    # A skew-symmetric matrix is normal, so the norm of its square bounds its own norm closely: for a
-    # random matrix of 512 channels, by a quarter of its largest column sum.
+    # A skew-symmetric matrix is normal, so its norm is the root of that of its square. This bound is close:
+    # for a random matrix of 512 channels, a quarter of the bound by its largest column sum.
     norm = float(square.detach().abs().sum(dim=0).amax().sqrt())
     largest = 0.5 if skew.dtype == torch.float32 else 0.03  # the remainder is below rounding
     if not norm * torch.finfo(skew.dtype).eps < 1:

@@ -67,7 +67,7 @@ class ShawPart(DistanceVectors):
 
 def num_rows(spec: EncoderSpec) -> int:
     """Return R, one vector for each distance up to k; an encoder has them on both sides."""
-    clip: int = spec.options["shaw_clip"]
+    clip = spec.options["shaw_clip"]
     return clip + 1 if spec.causal else 2 * clip + 1
 
 

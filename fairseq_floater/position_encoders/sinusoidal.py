@@ -49,8 +49,7 @@ def pair_frequencies(
 ) -> Tensor:
     """Return w_c = base^(-c / P) for the pairs of channels c = 0 .. P - 1: float64 [P]."""
     exponents = torch.arange(pairs, dtype=torch.float64, device=device)
-    frequencies: Tensor = base ** (-exponents / pairs)
-    return frequencies
+    return base ** (-exponents / pairs)
 
 
 def interleaved_sinusoid(places: Tensor, dim: int, frequencies: Tensor | None = None) -> Tensor:

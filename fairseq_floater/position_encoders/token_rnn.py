@@ -77,8 +77,7 @@ class TokenRecurrence(InputStage):
         return x + states if self.is_residual else states.to(x.dtype)
 
     def _states(self, x: Tensor) -> Tensor:
-        states: Tensor = self.recurrence(x)[0]
-        return states
+        return self.recurrence(x)[0]
 
     def _one_step(self, x: Tensor, part: StatefulPart, forward_pass: ForwardPass) -> Tensor:
         """Return the state after the last token ``x`` [1, B, C], from the kept state: [1, B, C]."""
@@ -86,7 +85,7 @@ class TokenRecurrence(InputStage):
         before = part.recall(forward_pass.incremental_state)
         if before is None:
             before = torch.zeros_like(x)
-        state: Tensor = self.recurrence(x, before)[1]
+        state = self.recurrence(x, before)[1]
         if forward_pass.padded is not None:
             state = torch.where(forward_pass.padded, before, state)
         part.keep(forward_pass.incremental_state, state)

@@ -25,7 +25,7 @@ class TupePart(AttentionPart):
     """Divide a block's content products by sqrt(2 D), because two products are added."""
 
     def scaling(self, head_dim: int) -> float:
-        return float((2 * head_dim) ** -0.5)
+        return (2 * head_dim) ** -0.5
 
 
 class TupePositions(T5Positions):
@@ -65,7 +65,7 @@ class TupePositions(T5Positions):
 
     @classmethod
     def takes_stretch(cls, options: dict[str, Any]) -> bool:
-        return bool(options["tupe_positions"] == "sinusoid")
+        return options["tupe_positions"] == "sinusoid"
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)

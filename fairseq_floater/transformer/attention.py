@@ -160,8 +160,8 @@ class PositionBiasedAttention(MultiheadAttention):
         if before_softmax:
             return scores.flatten(0, 1), keys.v.flatten(0, 1)
         if keys.padding is not None and not static_kv:
-            # Under a causal mask, padding before a sentence sees no key. Its weights must not be NaN:
-            # its own key and value would pass NaN on to real tokens, even though it is hidden.
+            # Under a causal mask, padding before a sentence sees no key. If its weights were NaN, so would
+            # be its key and value in the next block, and NaN reaches real tokens even from a hidden key.
             scores = scores.clamp(min=torch.finfo(scores.dtype).min)
         output, weights = self._by_weights(scores, keys.v, hooks, tables)
         if not need_weights:

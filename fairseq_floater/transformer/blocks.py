@@ -144,16 +144,10 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
     """
 
     def build_self_attention(
-        self, embed_dim: int, cfg: Any, add_bias_kv: bool = False, add_zero_attn: bool = False
+        self, embed_dim: int, cfg: Any, **options: Any
     ) -> PositionBiasedAttention:
-        return self._attention(
-            embed_dim,
-            cfg,
-            cfg.decoder,
-            add_bias_kv=add_bias_kv,
-            add_zero_attn=add_zero_attn,
-            self_attention=not cfg.cross_self_attention,
-        )
+        is_self = not cfg.cross_self_attention
+        return self._attention(embed_dim, cfg, cfg.decoder, self_attention=is_self, **options)
 
     def build_encoder_attention(self, embed_dim: int, cfg: Any) -> PositionBiasedAttention:
         return self._attention(

@@ -193,8 +193,7 @@ class PositionedDecoder(TransformerDecoderBase):
     def buffered_future_mask(self, tensor: Tensor) -> Tensor:
         """Make fairseq's mask outside ``torch.inference_mode``, since it is cached and training reuses it."""
         with torch.inference_mode(False):
-            mask: Tensor = super().buffered_future_mask(tensor)
-        return mask
+            return super().buffered_future_mask(tensor)
 
     def make_generation_fast_(
         self, weights: str = FLOAT32, need_attn: bool | None = False, **kwargs: Any

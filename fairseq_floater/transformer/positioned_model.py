@@ -83,7 +83,7 @@ class PositionedModel(BaseFairseqModel):
             ValueError: the optimiser does not go with ``--floater-lr-scale``, or a training resumes from
                 a checkpoint with other positions. A new training may begin from such a checkpoint.
         """
-        # Not while it is built: a checkpoint that is only evaluated names an optimiser too.
+        # A model is not refused when it is built, because it may be built for evaluation only.
         if self.not_to_train:
             raise ValueError(self.not_to_train)
         if self.trained_otherwise and num_updates:
@@ -106,5 +106,4 @@ class PositionedModel(BaseFairseqModel):
             ),
             encoders[0].range_advice,
         )
-        handle: RemovableHandle = super().register_backward_hook(hook)
-        return handle
+        return super().register_backward_hook(hook)

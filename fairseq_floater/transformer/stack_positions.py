@@ -126,7 +126,7 @@ def _max_positions(cfg: Any, side: str, streams: tuple[str, ...]) -> int:
     if streams == CROSS_STREAMS:
         targets = math.ceil(cfg.max_target_positions * cfg.position_cross_ratio)
         return max(cfg.max_source_positions, targets)
-    return int(cfg.max_source_positions if side == "source" else cfg.max_target_positions)
+    return cfg.max_source_positions if side == "source" else cfg.max_target_positions
 
 
 def _kept_indices(layers_to_keep: str) -> list[int]:

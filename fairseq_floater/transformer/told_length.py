@@ -39,7 +39,7 @@ class ToldLengthSearch(BeamSearch):
         ends = [self.ends[sentence] == step for sentence in original_batch_idxs.tolist()]
         at_end = torch.tensor(ends, device=lprobs.device)[:, None, None]
         is_end = torch.arange(lprobs.size(2), device=lprobs.device) == self.eos
-        chosen: tuple[Tensor, Tensor, Tensor] = super().step(
+        return super().step(
             step,
             lprobs.masked_fill(at_end != is_end, float("-inf")),
             scores,
@@ -47,7 +47,6 @@ class ToldLengthSearch(BeamSearch):
             original_batch_idxs,
             candidate_multiple,
         )
-        return chosen
 
 
 @register_task(TASK, dataclass=TranslationConfig)

@@ -14,7 +14,7 @@ from fairseq_floater.ode.solve import row_errors
 def test_an_iteration_that_fails_is_no_choice(monkeypatch):
     candidates = {"cpu": (("collocation", 0.4), ("rk4_hermite", 0.05))}
     monkeypatch.setattr(choice_module, "CANDIDATES", candidates)
-    monkeypatch.setattr("fairseq_floater.ode.engines.collocation.MAX_ITERATIONS", 1)
+    monkeypatch.setattr("fairseq_floater.ode.engines.segment.MAX_ITERATIONS", 1)
     choice = choose(*named_flow("attracted"), TIMES)
     assert choice.solver == "rk4_hermite" and choice.record.iterations_needed == 0
 

@@ -82,7 +82,7 @@ def test_a_flow_too_strong_for_the_iteration_is_rk4s():
 
 
 def test_rk4_stands_in_with_a_finer_step_if_that_was_asked_for(monkeypatch):
-    monkeypatch.setattr("fairseq_floater.ode.engines.collocation.MAX_ITERATIONS", 0)
+    monkeypatch.setattr("fairseq_floater.ode.engines.segment.MAX_ITERATIONS", 0)
     dynamics, p0 = named_flow("attracted")
     values = solve(dynamics, p0, TIMES, solver="collocation", step_size=0.05)
     assert torch.equal(values, solve(dynamics, p0, TIMES, step_size=0.05))
@@ -93,7 +93,7 @@ def test_a_gradient_that_does_not_converge_is_rk4s(monkeypatch):
     record = SolveRecord()
     values = solve(dynamics, p0, TIMES, solver="collocation", step_size=0.2, record=record)
     assert record.fallbacks == 0
-    monkeypatch.setattr("fairseq_floater.ode.engines.collocation.MAX_ITERATIONS", 0)
+    monkeypatch.setattr("fairseq_floater.ode.engines.segment.MAX_ITERATIONS", 0)
     (gradient,) = torch.autograd.grad(values.sum(), p0)
     (expected,) = torch.autograd.grad(solve(dynamics, p0, TIMES, step_size=0.1).sum(), p0)
     assert record.fallbacks == 1

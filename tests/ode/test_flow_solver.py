@@ -166,7 +166,7 @@ def test_an_error_too_large_is_said_once(caplog, monkeypatch):
 
 
 def test_a_solve_that_rk4_did_over_is_said_in_the_log(caplog, monkeypatch):
-    monkeypatch.setattr("fairseq_floater.ode.engines.collocation.MAX_ITERATIONS", 0)
+    monkeypatch.setattr("fairseq_floater.ode.engines.segment.MAX_ITERATIONS", 0)
     trained = model(floater_solver="collocation")
     with caplog.at_level(logging.INFO, logger="fairseq_floater"):
         step(trained)
@@ -182,7 +182,7 @@ def test_a_flow_that_rk4_did_over_is_measured_before_the_next_update(monkeypatch
     trained = model(floater_solver="collocation")
     for update in (4, 5, 6):
         if update == 5:
-            monkeypatch.setattr("fairseq_floater.ode.engines.collocation.MAX_ITERATIONS", 0)
+            monkeypatch.setattr("fairseq_floater.ode.engines.segment.MAX_ITERATIONS", 0)
         with metrics.aggregate() as found:
             step(trained, update=update)
     assert found.get_smoothed_values()["flow_error_age"] == 0  # measured at 6, out of turn

@@ -23,7 +23,6 @@ from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics,
 from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.engines.hermite import HermiteGrid, constant_like
 from fairseq_floater.ode.engines.rk4_hermite import (
-    Rk4Stage,
     accumulate_coefficients,
     integrate_on_grid,
     rk4_stages,
@@ -105,7 +104,7 @@ class _TwoLayerAdams(torch.autograd.Function):
         )
 
         running = at_values[first]
-        stages: list[Rk4Stage] = rk4_stages(h, grid, range(first), values, first_slopes)
+        stages = rk4_stages(h, grid, range(first), values, first_slopes)
         for k in reversed(range(first)):
             later = STARTING_STEPS - k  # index of slope k's weight in the first Adams step
             _add_combination(grad_slopes[k], at_values[k + 1 + later : k + 5], weights[later:])

@@ -31,7 +31,14 @@ from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics
 from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.engines.hermite import HermiteGrid
 from fairseq_floater.ode.engines.rk4_hermite import solve_two_layers
-from fairseq_floater.ode.engines.segment import Iterated, Iteration, Segment, kept_nodes, relative
+from fairseq_floater.ode.engines.segment import (
+    MAX_ITERATIONS,
+    TOLERANCE,
+    Iterated,
+    Segment,
+    kept_nodes,
+    relative,
+)
 from fairseq_floater.ode.precision import exact_products
 from fairseq_floater.ode.solve_record import SolveRecord
 
@@ -44,10 +51,6 @@ FINEST_STEP = SEGMENT / MOST_NODES
 # A weak flow's segment is this many times as long, or as long as MOST_WIDE_NODES nodes reach, if that is
 # longer than a strong flow's.
 WIDE, MOST_WIDE_NODES = 4, 256
-# The residual that the iteration may leave, relative to the largest value (or gradient).
-TOLERANCE = 1e-5
-# Most iterations in a segment.
-MAX_ITERATIONS = 24
 # The step of RK4 when it stands in, unless the user asked for a finer one.
 FALLBACK_STEP = 0.1
 
@@ -81,8 +84,7 @@ def solve_collocation(
     if check_each is None:
         check_each = not (p0.is_cuda and torch.is_grad_enabled())
     coefficients = dynamics.coefficients()
-    solved: Tensor = _ParallelFlow.apply(p0, times, step, record, check_each, *coefficients)
-    return solved
+    return _ParallelFlow.apply(p0, times, step, record, check_each, *coefficients)
 
 
 class _ParallelFlow(torch.autograd.Function):
@@ -114,7 +116,7 @@ class _ParallelFlow(torch.autograd.Function):
             record.fall_back(MAX_ITERATIONS)
             return _by_rk4(p0, times, step, coefficients)
         _note(record, check_each, solution)
-        return solution.interpolated().reshape(-1, *p0.shape)
+        return solution.grid.interpolate_joined(solution.flow).reshape(-1, *p0.shape)
 
     @staticmethod
     @once_differentiable
@@ -166,9 +168,6 @@ class _SegmentedSolution:
         self.segments: list[Segment] = []
         self.residual, self.rounds, self.iterations = math.inf, 0, 0
 
-    def interpolated(self) -> Tensor:
-        return self.grid.interpolate_joined(self.flow)
-
     def integrate(self, count: int | None) -> None:
         """Integrate from p(0) by ``count`` iterations a segment (None: as many as needed)."""
         h, shape = self.h, self.values.shape
@@ -178,11 +177,11 @@ class _SegmentedSolution:
         ]
         hidden = torch.empty_like(self.values)
         nodes = kept_nodes(self.steps, self.grid.step, hidden.dtype, hidden.device)
-        iteration, iterated_segments = Iteration(count, MAX_ITERATIONS, TOLERANCE), []
+        iterated_segments = []
         for at in self._places():
             known = (self.values[at], self.slopes[at], hidden[at])
             segment = Segment(h, nodes, known, plain=self.wide)
-            iterated_segments.append(segment.solve((biases[0][at], biases[1][at]), iteration))
+            iterated_segments.append(segment.solve((biases[0][at], biases[1][at]), count))
             self.segments.append(segment)
         self._finish(iterated_segments)
 
@@ -192,13 +191,12 @@ class _SegmentedSolution:
         running = gradient[0, -1]
         total: list[Tensor] = []
         iterated_segments: list[Iterated] = []
-        iteration = Iteration(count, MAX_ITERATIONS, TOLERANCE)
         for at, segment in reversed(list(zip(self._places(), self.segments))):
             if iterated_segments:
                 gradient[0, at.stop - 1] = running
                 # The next segment begins with this slope and already took its gradient.
                 gradient[1, at.stop - 1] = 0
-            running, hidden, slopes, iterated = segment.pull_back(gradient[:, at], iteration)
+            running, hidden, slopes, iterated = segment.pull_back(gradient[:, at], count)
             iterated_segments.append(iterated)
             gradients = []
             for of_layer, inputs in ((hidden, segment.values), (slopes, segment.hidden)):

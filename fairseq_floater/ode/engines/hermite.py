@@ -34,7 +34,7 @@ class HermiteGrid:
     Interpolation and its transpose are weighted sums of few rows, one kernel each (`embedding_bag`).
 
     Args:
-        times: [N] float64, increasing, on any device.
+        times: [N] float64 on the CPU, increasing.
         step: grid spacing in units of time.
         like: gives dtype and device of the interpolation weights.
         multiple: the number of steps is rounded up to a multiple of this.
@@ -44,7 +44,7 @@ class HermiteGrid:
         self.start = float(times[0])
         self.step = step
         # Positions on the grid in float64: in float32, t = 1000 is known to 6e-5 only.
-        location = (times.double().cpu() - self.start) / step
+        location = (times - self.start) / step
         left = location.floor()
         # A time that rounding put just before its grid point belongs to that point.
         left = torch.where(location - left > 1 - 1e-9, left + 1, left)
@@ -77,10 +77,7 @@ class HermiteGrid:
 
     @classmethod
     def kept(cls, times: Tensor, step: float, like: Tensor, multiple: int = 1) -> Self:
-        """Return a cached grid, because copying a grid to a GPU costs as much as an iteration.
-
-        Takes the arguments of the class, with ``times`` on the CPU.
-        """
+        """Return a cached grid, because copying a grid to a GPU costs as much as an iteration."""
         key = times.numpy().tobytes()
         return cls._made(key, step, like.dtype, like.device, multiple)
 

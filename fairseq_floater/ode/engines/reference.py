@@ -54,7 +54,7 @@ def _solve(
             times = torch.cat([times, times[:1] + steps * step])
     tolerances = {"rtol": DOPRI5_TOLERANCE, "atol": DOPRI5_TOLERANCE}
     try:
-        trajectory: Tensor = odeint(
+        trajectory = odeint(
             counted, p0, times.to(p0.device), method=method, options=options, **tolerances
         )
     except AssertionError as error:

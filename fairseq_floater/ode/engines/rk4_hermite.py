@@ -76,8 +76,7 @@ def solve_rk4_hermite(
 
 def solve_two_layers(p0: Tensor, grid: HermiteGrid, *coefficients: Tensor) -> Tensor:
     """Solve for the coefficients of a :class:`PositionDynamics`, with the written-out gradient."""
-    solved: Tensor = _TwoLayerFlow.apply(p0, grid, *coefficients)
-    return solved
+    return _TwoLayerFlow.apply(p0, grid, *coefficients)
 
 
 class _TwoLayerFlow(torch.autograd.Function):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -17,6 +16,10 @@ from fairseq_floater.ode.dynamics import DynamicsCoefficients
 from fairseq_floater.ode.engines.hermite import constant_like
 from fairseq_floater.ode.kept import keep
 
+# The residual that the iteration may leave, relative to the largest value (or gradient).
+TOLERANCE = 1e-5
+# Most iterations in a segment.
+MAX_ITERATIONS = 24
 # Factors of the inverse's product; three give 2^3 = 8 terms of its series. With more factors, no flow
 # that we tried needed fewer iterations over 64 tokens.
 DOUBLINGS = 3
@@ -32,40 +35,28 @@ class Iterated(NamedTuple):
     iterations: int
 
 
-@dataclass(frozen=True)
-class Iteration:
-    """Iterate ``count`` times without a check or, if ``count`` is None, until the residual is small enough.
+def iterate(advance: _Map, x: Tensor, correct: _Map | None, count: int | None) -> Iterated:
+    """Solve x = advance(x).
 
-    Attributes:
-        count: iterations to make; None: check the residual after each.
-        most: limit of the iterations if each is checked.
-        tolerance: of the residual, relative to the largest value.
+    Args:
+        advance: the equation's right side.
+        x: a guess.
+        correct: maps the residual advance(x) - x to the update of x; None: the residual is the update.
+        count: iterations to make without a check; None: check the residual after each, and stop when it is
+            below :data:`TOLERANCE`, or after :data:`MAX_ITERATIONS`.
     """
-
-    count: int | None
-    most: int
-    tolerance: float
-
-    def run(self, advance: _Map, x: Tensor, correct: _Map | None) -> Iterated:
-        """Solve x = advance(x), from a guess.
-
-        Args:
-            advance: the equation's right side.
-            x: the guess.
-            correct: maps the residual advance(x) - x to the update of x; None: the residual is the update.
-        """
-        limit = self.most if self.count is None else self.count
-        for iterations in range(limit + 1):
-            new = advance(x)
-            is_checked = self.count is None or iterations == limit
-            residual = new - x if is_checked or correct else new
-            if is_checked:
-                both = torch.stack([residual, x]).flatten(1)
-                sizes = torch.linalg.vector_norm(both, math.inf, dim=1)
-                if iterations == limit or relative([sizes]) <= self.tolerance:
-                    break
-            x = x + correct(residual) if correct else new
-        return Iterated(x if correct else new, sizes, iterations)
+    limit = MAX_ITERATIONS if count is None else count
+    for iterations in range(limit + 1):
+        new = advance(x)
+        is_checked = count is None or iterations == limit
+        residual = new - x if is_checked or correct else new
+        if is_checked:
+            both = torch.stack([residual, x]).flatten(1)
+            sizes = torch.linalg.vector_norm(both, math.inf, dim=1)
+            if iterations == limit or relative([sizes]) <= TOLERANCE:
+                break
+        x = x + correct(residual) if correct else new
+    return Iterated(x if correct else new, sizes, iterations)
 
 
 def relative(sizes: list[Tensor]) -> float:
@@ -141,8 +132,11 @@ class Segment:
         self.values, self.slopes, self.hidden = known
         self.jacobians: list[Tensor] = []
 
-    def solve(self, biases: tuple[Tensor, ...], iteration: Iteration) -> Iterated:
-        """Fill in the tensors; ``biases`` [n + 1, R, C] are those of both layers at the nodes' times."""
+    def solve(self, biases: tuple[Tensor, ...], count: int | None) -> Iterated:
+        """Fill in the tensors.
+
+        ``biases`` [n + 1, R, C] are those of both layers at the nodes' times; ``count`` as in `iterate`.
+        """
         x0 = self.values[0]
         slope0 = self._evaluate(slice(0, 1), biases, x0[None])
         # New tensors, because the result of broadcasting may have nodes last in memory.
@@ -155,7 +149,7 @@ class Segment:
                 self.nodes.powers[0], self._evaluate(slice(1, None), biases, x), constant
             )
 
-        iterated = iteration.run(advance, guess, None if self.plain else self._correct)
+        iterated = iterate(advance, guess, None if self.plain else self._correct, count)
         self.values[1:] = iterated.x
         return iterated
 
@@ -180,7 +174,7 @@ class Segment:
         return residual
 
     def pull_back(
-        self, gradient: Tensor, iteration: Iteration
+        self, gradient: Tensor, count: int | None
     ) -> tuple[Tensor, Tensor, Tensor, Iterated]:
         """Pull a ``gradient`` of values and slopes, [2, n + 1, R, C], back to the first value [R, C].
 
@@ -203,7 +197,7 @@ class Segment:
             return _over_nodes(back, values, at_slopes)
 
         guess = _over_nodes(back, at_values, at_slopes)
-        iterated = iteration.run(advance, guess, None if self.plain else self._correct_back)
+        iterated = iterate(advance, guess, None if self.plain else self._correct_back, count)
         both = torch.addmm(gradient[:, 0].flatten(1), self.nodes.sums, values.flatten(1))
         value0, slope0 = both.view(2, 1, *values.shape[1:])
         at_start = torch.addmm(value0[0], pull(slope0, slice(0, 1)), h.w1)
