@@ -1,14 +1,16 @@
 """Register the models and their architectures with fairseq, whose `--user-dir` loads this package.
 
-Importing the package also allow-lists what a safe load of fairseq's checkpoints needs. With
-``FLOATER_SAVE_ON_SIGTERM=1`` in the environment, a training saves a checkpoint when it gets SIGTERM.
-``floater user-dir`` prints this folder.
+Importing the package also allow-lists what a safe load of fairseq's checkpoints needs. Two variables of the
+environment matter: ``FLOATER_USER_DIR`` names a user-dir of your own, which is imported too, and with
+``FLOATER_SAVE_ON_SIGTERM=1`` a training saves a checkpoint when it gets SIGTERM. ``floater user-dir`` prints
+this folder.
 """
 
 import importlib
 import logging
 import os
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
         FloaterTransformerModel as FloaterTransformerModel,
     )
 
+_YOURS = os.environ.get("FLOATER_USER_DIR")
 _MODELS = {"FloaterTransformerModel": "translation", "FloaterRobertaModel": "roberta"}
 
 check_python()
@@ -46,6 +49,14 @@ def _register() -> None:
         from fairseq_floater.checkpoints import preemption
 
         preemption.install()
+    if _YOURS:
+        if not Path(_YOURS).is_dir():
+            raise NotADirectoryError(
+                f"`FLOATER_USER_DIR` must name a folder, but is {_YOURS!r} instead."
+            )
+        from fairseq.utils import import_user_module
+
+        import_user_module(Namespace(user_dir=_YOURS))
 
 
 def _is_own_command() -> bool:
@@ -65,5 +76,5 @@ def __getattr__(name: str) -> Any:
 
 # Registering imports fairseq, which takes seconds. Other programs may use fairseq right after this import, so
 # it cannot wait. The command `floater` imports fairseq itself if a verb needs it.
-if "fairseq" in sys.modules or not _is_own_command():
+if _YOURS or "fairseq" in sys.modules or not _is_own_command():
     _register()

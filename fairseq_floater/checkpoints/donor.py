@@ -22,6 +22,7 @@ from fairseq_floater.checkpoints.families import (
     Family,
     architecture,
     family_of,
+    not_of_family,
     split_heads,
 )
 from fairseq_floater.checkpoints.reading import (
@@ -100,7 +101,7 @@ def read_donor(path: str | os.PathLike[str], arch: str, data: str | None) -> Don
     args = model_args(state, path)
     name = architecture(args)
     if family_of(name) is not family or not hasattr(args, "encoder_embed_dim"):
-        raise CheckpointError(f"{path} is not a {family.name}: its architecture is {name!r}.")
+        raise not_of_family(path, family.name, name)
     if data is not None:
         complete_languages(args, state, data)
     dictionaries = load_dictionaries(state, args, path, data)

@@ -12,6 +12,7 @@ from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModelBase
 from torch import Tensor
 
+from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.transformer.roberta import FloaterRobertaModel
 from fairseq_floater.transformer.shapes import ARCHITECTURES, ROBERTA_ARCHITECTURES
 from fairseq_floater.transformer.translation import FloaterTransformerModel
@@ -93,6 +94,15 @@ def family_of(arch: str | None) -> Family | None:
     """Return the family of a registered architecture; None for other models."""
     model = ARCH_MODEL_REGISTRY.get(arch, object)
     return next((family for family in FAMILIES if issubclass(model, family.base)), None)
+
+
+def not_of_family(path: object, name: str, arch: str | None) -> CheckpointError:
+    """Return the error of the checkpoint ``path``, whose architecture is not of the family ``name``."""
+    known = arch in ARCH_MODEL_REGISTRY
+    hint = (
+        "" if known else " (unknown here; FLOATER_USER_DIR may name the user-dir that registers it)"
+    )
+    return CheckpointError(f"{path} is not a {name}: its architecture is {arch!r}{hint}.")
 
 
 def split_heads(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:

@@ -15,8 +15,10 @@ from fairseq_floater.checkpoints.families import (
     DEFAULT_POSITIONS,
     ROBERTA,
     ROBERTA_TABLE,
+    TRANSLATION,
     architecture,
     family_of,
+    not_of_family,
     split_heads,
 )
 from fairseq_floater.checkpoints.reading import CheckpointError
@@ -66,7 +68,7 @@ def build_model(
     arch = architecture(args)
     family = family_of(arch)
     if family is None:
-        raise CheckpointError(f"{path} is not a Transformer: its architecture is {arch!r}.")
+        raise not_of_family(path, TRANSLATION.name, arch)
     parameters = split_heads(state["model"])[0] if family is ROBERTA else dict(state["model"])
     try:
         ARCH_CONFIG_REGISTRY[arch](args)

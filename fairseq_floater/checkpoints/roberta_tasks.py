@@ -15,7 +15,13 @@ from fairseq import checkpoint_utils, utils
 from fairseq.models.roberta import RobertaModel
 
 from fairseq_floater.checkpoints.dictionaries import load_dictionaries
-from fairseq_floater.checkpoints.families import ROBERTA, TOKENS, architecture, family_of
+from fairseq_floater.checkpoints.families import (
+    ROBERTA,
+    TOKENS,
+    architecture,
+    family_of,
+    not_of_family,
+)
 from fairseq_floater.checkpoints.reading import CheckpointError, model_args
 
 
@@ -24,7 +30,7 @@ def roberta_args(state: dict[str, Any], path: Path) -> argparse.Namespace:
     args = model_args(state, path)
     arch = architecture(args)
     if family_of(arch) is not ROBERTA:
-        raise CheckpointError(f"{path} is not a RoBERTa: its architecture is {arch!r}.")
+        raise not_of_family(path, ROBERTA.name, arch)
     return args
 
 

@@ -6,8 +6,8 @@ import argparse
 import logging
 import math
 import operator
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Option:
     default: Any
     help: str
     type: type = str
-    choices: tuple[str, ...] | None = None
+    choices: Collection[str] | None = field(default=None, hash=False)
     above: float | None = None
     below: float | None = None
     at_least: float | None = None

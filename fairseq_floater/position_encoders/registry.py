@@ -9,20 +9,22 @@ import argparse
 import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from fairseq_floater.position_encoders.base import PositionEncoder
 
+_Class = TypeVar("_Class", bound="type[PositionEncoder]")
+
 
 class Entry(NamedTuple):
-    """Hold the path of an encoder's class, and its default ``--position-target`` (the first it allows)."""
+    """Hold an encoder's class or its path, and its default ``--position-target`` (the first it allows)."""
 
-    path: str
+    path: str | type[PositionEncoder]  # a path is `file.Class` in this folder
     target: str
 
 
-#: ``--position-encoder`` -> its class, as ``file.Class`` in this folder
+#: ``--position-encoder`` -> its class
 ENCODERS = {
     "floater": Entry("floater.FloaterPositions", "qkv"),
     "sinusoidal": Entry("sinusoidal.SinusoidalPositions", "hidden"),
@@ -76,7 +78,23 @@ class _Classes(Mapping[str, "type[PositionEncoder]"]):
 POSITION_ENCODERS = _Classes()
 
 
-def _imported(path: str) -> type[PositionEncoder]:
+def register_position_encoder(encoder: _Class) -> _Class:
+    """Add an encoder of your own package under its ``name``; a decorator of its class.
+
+    Raises:
+        ValueError: an encoder of this package has that name.
+    """
+    entry = ENCODERS.get(encoder.name)
+    if entry is not None and isinstance(entry.path, str):
+        raise ValueError(f"`name` must be new, but {encoder.name!r} is an encoder of this package.")
+    ENCODERS[encoder.name] = Entry(encoder, encoder.targets[0])
+    DEFAULT_TARGETS[encoder.name] = encoder.targets[0]
+    return encoder
+
+
+def _imported(path: str | type[PositionEncoder]) -> type[PositionEncoder]:
+    if not isinstance(path, str):
+        return path
     file, _, class_name = path.partition(".")
     module = import_module(f"fairseq_floater.position_encoders.{file}")
     return getattr(module, class_name)

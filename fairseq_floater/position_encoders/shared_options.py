@@ -92,7 +92,7 @@ SHARED_OPTIONS = (
         "--position-encoder",
         "floater",
         "where positions come from: " + ", ".join(ENCODERS),
-        choices=tuple(ENCODERS),
+        choices=ENCODERS.keys(),  # those registered later too
     ),
     Option(
         "--position-blocks",

@@ -118,9 +118,12 @@ def plot_models(
     if len(checkpoint) == 1:
         return plot_positions(checkpoint[0], output, **options)
     figures, panels = [], []
+    checked_format(output)
     for path in checkpoint:
-        tables: list[PositionTable] = []
-        figures.append(figure := plot_positions(path, output, into=tables, **options))
+        positions, figure = read_positions(path, **options)
+        figure.output = output
+        figures.append(figure)
+        tables = [table for table in positions if isinstance(table, PositionTable)]
         if not tables:
             raise CheckpointError(f"{path} has no position table for a panel: {figure.model}.")
         of_encoder = [t for t in tables if t.stream != BASE and bool(t.rows.diff(dim=0).any())]
@@ -131,8 +134,21 @@ def plot_models(
 
 
 def plot_positions(
+    checkpoint: str | os.PathLike[str], output: str | os.PathLike[str], **options: Any
+) -> PositionFigure:
+    """Draw what :func:`read_positions` reads, which takes the options, into ``output`` (png, svg or pdf)."""
+    checked_format(output)
+    positions, figure = read_positions(checkpoint, **options)
+    figure.output = str(output)
+    tables = [table for table in positions if isinstance(table, PositionTable)]
+    terms = [term for term in positions if isinstance(term, Term)]
+    heading = [figure.title, *figure.notes]
+    draw(tables, figure.output, heading=heading, signature=figure.signature, terms=terms)
+    return figure
+
+
+def read_positions(
     checkpoint: str | os.PathLike[str],
-    output: str | os.PathLike[str],
     *,
     stack: str = "both",
     streams: Sequence[str] | None = None,
@@ -140,9 +156,8 @@ def plot_positions(
     length: int | None = None,
     trained_length: int | None = None,
     data: str | None = None,
-    into: list[PositionTable] | None = None,
-) -> PositionFigure:
-    """Draw the position tables of ``checkpoint`` into ``output`` (png, svg or pdf by its ending).
+) -> tuple[list[PositionTable | Term], PositionFigure]:
+    """Read the positions of a trained model as tensors: rows of tables, and terms inside attention.
 
     Args:
         checkpoint: of a model of this plugin, or of fairseq's plain Transformer or RoBERTa.
@@ -153,13 +168,14 @@ def plot_positions(
         trained_length: T of both stacks.
         data: binarised data; T is their longest training sentence unless ``trained_length`` is given.
             A RoBERTa's T is the length of its samples.
-        into: a list to append the tables to, instead of drawing them.
+
+    Returns:
+        The tables (``rows``, [N, C] float64) and terms (``values``, [H, M]), and their measures.
 
     Raises:
         CheckpointError: the checkpoint is unreadable or not a Transformer, or has no position table.
         ValueError: a choice is unknown, a length is below 2, or ``data`` has no training sentences.
     """
-    checked_format(output)
     for name, number in (("--length", length), ("--trained-length", trained_length)):
         if number is not None and number < 2:
             raise ValueError(f"`{name}` must be at least 2, but is {number} instead.")
@@ -168,24 +184,20 @@ def plot_positions(
     args.position_eval = NONE  # the figure shows the trained positions
     model = build_model(state, args, checkpoint)
     trained = trained_lengths(trained_length, data, state, args)
-    figure = PositionFigure(str(checkpoint), str(output), *_described(model, args), trained)
+    figure = PositionFigure(str(checkpoint), "", *_described(model, args), trained)
     read = _read(model, args, stack, length, figure)
     chosen = _selected(read, streams, blocks, figure.notes)
-    tables = [table for table in chosen if isinstance(table, PositionTable)]
-    terms = [term for term in chosen if isinstance(term, Term)]
-    figure.tables += [table.measure() for table in tables]
-    figure.terms += [term.measure() for term in terms]
-    for table, measures in zip(tables, figure.tables):
-        _judge(table, measures, figure)
+    for positions in chosen:
+        measures = positions.measure()
+        if isinstance(positions, Term):
+            figure.terms.append(measures)
+        else:
+            figure.tables.append(measures)
+            _judge(positions, measures, figure)
     known = [n for n in trained.values() if n]
-    if terms and known and (warning := distance_warning(args, min(known))):
+    if figure.terms and known and (warning := distance_warning(args, min(known))):
         figure.warnings.append(warning)
-    if into is not None:
-        into += tables
-        return figure
-    heading = [figure.title, *figure.notes]
-    draw(tables, figure.output, heading=heading, signature=figure.signature, terms=terms)
-    return figure
+    return chosen, figure
 
 
 def _family(args: argparse.Namespace) -> Family:

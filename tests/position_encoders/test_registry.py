@@ -59,6 +59,20 @@ def test_one_line_more_is_one_encoder_more(monkeypatch):
     assert POSITION_ENCODERS["silent"] is NoPositions
 
 
+def test_an_encoder_of_your_own_has_a_new_name(monkeypatch):
+    for names in ("ENCODERS", "DEFAULT_TARGETS"):
+        monkeypatch.setattr(registry, names, {**getattr(registry, names)})
+
+    class MyPositions(NoPositions):
+        name = "mine"
+
+    for _ in range(2):  # as a notebook may
+        assert registry.register_position_encoder(MyPositions) is POSITION_ENCODERS["mine"]
+    assert registry.DEFAULT_TARGETS["mine"] == "hidden"
+    with pytest.raises(ValueError, match="`name` must be new, but 'none' is an encoder of this"):
+        registry.register_position_encoder(NoPositions)
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from toy import run
+from toy import environment, fairseq, floater, run
 
 FOUND = """
 from fairseq.models import ARCH_MODEL_REGISTRY
@@ -33,3 +33,30 @@ assert "floater_transformer_tiny" not in ARCH_MODEL_REGISTRY
 def test_the_architectures_are_registered_after(program, imports):
     code = f"import sys; sys.argv = [{program!r}]\n{imports}\n{FOUND}"
     assert run([sys.executable, "-c", code]).stdout == "True\n"
+
+
+OWN_USER_DIR = """
+from fairseq.models import register_model_architecture
+from fairseq.models.transformer import tiny_architecture
+from fairseq_floater.position_encoders.alibi import AlibiPositions
+from fairseq_floater.position_encoders.registry import register_position_encoder
+
+@register_position_encoder
+class MyPositions(AlibiPositions):
+    name = title = "mine"
+
+register_model_architecture("floater_transformer", "floater_transformer_mine")(tiny_architecture)
+"""
+
+
+def test_a_user_dir_of_your_own_adds_encoders_and_architectures(toy, tmp_path):
+    folder = tmp_path / "my_code"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(OWN_USER_DIR)
+    with_it = {"env": environment(FLOATER_USER_DIR=folder), "new": True}
+    names = ("--arch", "floater_transformer_mine", "--position-encoder", "mine")
+    fairseq("train", *toy.training(tmp_path, *names, "--max-update", 1), **with_it)
+    plot = ("plot", "positions", tmp_path / "checkpoint_last.pt", tmp_path / "positions.png")
+    assert "mine, inside attention" in floater(*plot, **with_it).stdout
+    refusal = "its architecture is 'floater_transformer_mine' (unknown here; FLOATER_USER_DIR may"
+    assert refusal in floater(*plot, code=1).stderr
