@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         FloaterTransformerModel as FloaterTransformerModel,
     )
 
-_YOURS = os.environ.get("FLOATER_USER_DIR")
+_YOUR_USER_DIR = os.environ.get("FLOATER_USER_DIR")
 _MODELS = {"FloaterTransformerModel": "translation", "FloaterRobertaModel": "roberta"}
 
 check_python()
@@ -49,14 +49,14 @@ def _register() -> None:
         from fairseq_floater.checkpoints import preemption
 
         preemption.install()
-    if _YOURS:
-        if not Path(_YOURS).is_dir():
+    if _YOUR_USER_DIR:
+        if not Path(_YOUR_USER_DIR).is_dir():
             raise NotADirectoryError(
-                f"`FLOATER_USER_DIR` must name a folder, but is {_YOURS!r} instead."
+                f"`FLOATER_USER_DIR` must name a folder, but is {_YOUR_USER_DIR!r} instead."
             )
         from fairseq.utils import import_user_module
 
-        import_user_module(Namespace(user_dir=_YOURS))
+        import_user_module(Namespace(user_dir=_YOUR_USER_DIR))
 
 
 def _is_own_command() -> bool:
@@ -76,5 +76,5 @@ def __getattr__(name: str) -> Any:
 
 # Registering imports fairseq, which takes seconds. Other programs may use fairseq right after this import, so
 # it cannot wait. The command `floater` imports fairseq itself if a verb needs it.
-if _YOURS or "fairseq" in sys.modules or not _is_own_command():
+if _YOUR_USER_DIR or "fairseq" in sys.modules or not _is_own_command():
     _register()

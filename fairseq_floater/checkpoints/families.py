@@ -98,11 +98,10 @@ def family_of(arch: str | None) -> Family | None:
 
 def not_of_family(path: object, name: str, arch: str | None) -> CheckpointError:
     """Return the error of the checkpoint ``path``, whose architecture is not of the family ``name``."""
-    known = arch in ARCH_MODEL_REGISTRY
-    hint = (
-        "" if known else " (unknown here; FLOATER_USER_DIR may name the user-dir that registers it)"
-    )
-    return CheckpointError(f"{path} is not a {name}: its architecture is {arch!r}{hint}.")
+    fault = f"its architecture is {arch!r}"
+    if arch not in ARCH_MODEL_REGISTRY:
+        fault += " (unknown here; FLOATER_USER_DIR may name the user-dir that registers it)"
+    return CheckpointError(f"{path} is not a {name}: {fault}.")
 
 
 def split_heads(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
