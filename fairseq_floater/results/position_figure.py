@@ -118,12 +118,9 @@ def plot_models(
     if len(checkpoint) == 1:
         return plot_positions(checkpoint[0], output, **options)
     figures, panels = [], []
-    checked_format(output)
     for path in checkpoint:
-        positions, figure = read_positions(path, **options)
-        figure.output = output
+        figure, tables, _ = _read_for(output, path, options)
         figures.append(figure)
-        tables = [table for table in positions if isinstance(table, PositionTable)]
         if not tables:
             raise CheckpointError(f"{path} has no position table for a panel: {figure.model}.")
         of_encoder = [t for t in tables if t.stream != BASE and bool(t.rows.diff(dim=0).any())]
@@ -137,14 +134,20 @@ def plot_positions(
     checkpoint: str | os.PathLike[str], output: str | os.PathLike[str], **options: Any
 ) -> PositionFigure:
     """Draw what :func:`read_positions` reads, which takes the options, into ``output`` (png, svg or pdf)."""
+    figure, tables, terms = _read_for(output, checkpoint, options)
+    heading = [figure.title, *figure.notes]
+    draw(tables, figure.output, heading=heading, signature=figure.signature, terms=terms)
+    return figure
+
+
+def _read_for(
+    output: str | os.PathLike[str], checkpoint: str | os.PathLike[str], options: dict[str, Any]
+) -> tuple[PositionFigure, list[PositionTable], list[Term]]:
     checked_format(output)
     positions, figure = read_positions(checkpoint, **options)
     figure.output = str(output)
     tables = [table for table in positions if isinstance(table, PositionTable)]
-    terms = [term for term in positions if isinstance(term, Term)]
-    heading = [figure.title, *figure.notes]
-    draw(tables, figure.output, heading=heading, signature=figure.signature, terms=terms)
-    return figure
+    return figure, tables, [term for term in positions if isinstance(term, Term)]
 
 
 def read_positions(

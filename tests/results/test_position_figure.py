@@ -13,7 +13,7 @@ from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.cli import main
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
 from fairseq_floater.results.position_drawing import dimension_order
-from fairseq_floater.results.position_figure import plot_positions
+from fairseq_floater.results.position_figure import plot_positions, read_positions
 
 DIM = 64
 
@@ -42,6 +42,8 @@ def named(figure):
 def test_the_rows_are_those_that_the_blocks_receive(tmp_path, encoder, target, undrawn):
     path = save_model(tmp_path / "model.pt", encoder, "all", target)
     figure = draw(path, trained_length=4, blocks=["all"])
+    tables, _ = read_positions(path, trained_length=4, blocks=["all"])
+    read = {(t.stack, t.block, t.stream): t.rows for t in tables}
     model = helpers.build(encoder, "all", target)
     model.load_state_dict(torch.load(path, weights_only=True)["model"])
     found = {key: table for key, table in named(figure).items() if key[2] != "base"}
@@ -53,6 +55,7 @@ def test_the_rows_are_those_that_the_blocks_receive(tmp_path, encoder, target, u
             for j in range(len(parts)):
                 side = "encoder" if stack is model.encoder else "decoder"
                 measures, rows = found.pop((side, j + 1, stream)), table[:, i, j]
+                torch.testing.assert_close(read[side, j + 1, stream], rows.double())
                 assert measures["norms"]["3T"] == pytest.approx(float(rows[11].norm()), rel=1e-5)
                 steps = rows.diff(dim=0).norm(dim=1)
                 near = [measures[part]["distance"] for part in ("up_to_T", "past_T")]

@@ -60,3 +60,11 @@ def test_a_user_dir_of_your_own_adds_encoders_and_architectures(toy, tmp_path):
     assert "mine, inside attention" in floater(*plot, **with_it).stdout
     refusal = "its architecture is 'floater_transformer_mine' (unknown here; FLOATER_USER_DIR may"
     assert refusal in floater(*plot, code=1).stderr
+
+
+def test_a_user_dir_of_your_own_must_exist(tmp_path):
+    env = environment(FLOATER_USER_DIR=tmp_path / "my_code")
+    refusal = run(
+        [sys.executable, "-c", "import fairseq_floater"], env=env, new=True, code=1
+    ).stderr
+    assert "`FLOATER_USER_DIR` must name a folder, but is" in refusal

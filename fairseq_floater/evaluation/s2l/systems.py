@@ -139,7 +139,9 @@ class EvaluationSet:
         return np.array(places)
 
     def summed(self, of_sentences: Array) -> Array:
-        """Sum counts of sentences [M, K] over the documents: [N, K]."""
+        """Sum counts of sentences [M, K] over the documents, if lines are documents: [N, K]."""
+        if self.separator is None:
+            return of_sentences
         return np.add.reduceat(of_sentences, np.flatnonzero(self.places == 0), axis=0)
 
     def members(self, name: str) -> Array:
