@@ -22,9 +22,14 @@ if TYPE_CHECKING:
     from fairseq_floater.transformer.translation import (
         FloaterTransformerModel as FloaterTransformerModel,
     )
+    from fairseq_floater.transformer.vectors import PositionedTransformer as PositionedTransformer
 
 _YOUR_USER_DIR = os.environ.get("FLOATER_USER_DIR")
-_MODELS = {"FloaterTransformerModel": "translation", "FloaterRobertaModel": "roberta"}
+_MODELS = {
+    "FloaterTransformerModel": "translation",
+    "FloaterRobertaModel": "roberta",
+    "PositionedTransformer": "vectors",
+}
 
 check_python()
 

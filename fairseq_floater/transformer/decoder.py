@@ -124,10 +124,12 @@ class PositionedDecoder(TransformerDecoderBase):
         full_context_alignment: bool = False,
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
+        token_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, list[Any]]]:
         """Compute prev_output_tokens [B, T] -> features [B, T, C] and ``attn``, ``inner_states``.
 
-        Arguments and results are those of fairseq's decoder.
+        Arguments and results are those of fairseq's decoder. ``token_embeddings`` [B, T, C] take the place
+        of the embedding's rows.
 
         In incremental decoding only the last token is computed; its position counts all tokens before it.
         """
@@ -143,7 +145,7 @@ class PositionedDecoder(TransformerDecoderBase):
         tokens = Tokens.read(is_padding, one_step, warp)
         check_base_length(self, tokens.is_padding)
         causal = not (one_step or full_context_alignment)
-        embedded = self._embed(prev_output_tokens, incremental_state)
+        embedded = self._embed(prev_output_tokens, incremental_state, token_embeddings)
         positions = prepare(
             self, "positions", tokens, embedded.dtype, prev_output_tokens, incremental_state
         )
@@ -261,7 +263,12 @@ class PositionedDecoder(TransformerDecoderBase):
                 attn = layer_attn.float().to(x)
         return x, attn, inner_states
 
-    def _embed(self, tokens: Tensor, incremental_state: IncrementalState | None) -> Tensor:
+    def _embed(
+        self,
+        tokens: Tensor,
+        incremental_state: IncrementalState | None,
+        token_embeddings: Tensor | None,
+    ) -> Tensor:
         """Embed all tokens, or while decoding the last, and add fairseq's own positions: [B, T, C]."""
         base = None
         if self.embed_positions is not None:
@@ -271,7 +278,9 @@ class PositionedDecoder(TransformerDecoderBase):
             base = None if base is None else base[:, -1:]
         if self.starts_with_padding:
             tokens = tokens.masked_fill(tokens == self.dictionary.eos(), self.padding_idx)
-        x = self.embed_scale * self.embed_tokens(tokens.contiguous())
+        if token_embeddings is None:
+            token_embeddings = self.embed_tokens(tokens.contiguous())
+        x = self.embed_scale * token_embeddings
         if self.quant_noise is not None:
             x = self.quant_noise(x)
         if self.project_in_dim is not None:

@@ -101,6 +101,13 @@ class PositionedEncoder(TransformerEncoderBase):
             WARP: [] if warp is None else [warp],
         }
 
+    def longer_side(self, src_tokens: Tensor, tgt_tokens: Tensor) -> Tensor | None:
+        """Return the tokens of the longer side [B], if a shift of both must leave room for it."""
+        if self.warp_law is None or self.warp_law.shift is None or not self.warp_law.shift.fill:
+            return None
+        both = (src_tokens, tgt_tokens)
+        return torch.maximum(*(tokens.ne(self.padding_idx).sum(1) for tokens in both))
+
     def _through_blocks(
         self, x: Tensor, mask: Tensor | None, positions: PreparedPositions, return_all_hiddens: bool
     ) -> tuple[Tensor, list[Tensor]]:

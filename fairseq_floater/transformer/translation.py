@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from fairseq.models import ARCH_CONFIG_REGISTRY, register_model, register_model_architecture
 from fairseq.models.transformer import TransformerConfig, TransformerModel
 from torch import Tensor, nn
@@ -51,11 +50,8 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
         **kwargs: Any,
     ) -> Any:
         """Run like fairseq's; a shift that both sides share leaves room for the longer side."""
-        law = self.encoder.warp_law
-        if law is not None and law.shift is not None and law.shift.fill:
-            both = (src_tokens, prev_output_tokens)
-            of_each = [tokens.ne(self.encoder.padding_idx).sum(1) for tokens in both]
-            src_lengths = torch.maximum(*of_each)
+        longer = self.encoder.longer_side(src_tokens, prev_output_tokens)
+        src_lengths = src_lengths if longer is None else longer
         return super().forward(src_tokens, src_lengths, prev_output_tokens, *args, **kwargs)
 
     def make_generation_fast_(self, **kwargs: Any) -> None:

@@ -1,0 +1,144 @@
+"""Offer the model to PyTorch code without fairseq's tasks: vectors in, vectors out.
+
+Letters: S source and T target tokens, B sentences, C channels.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.models.transformer import TransformerConfig
+from torch import Tensor, nn
+
+from fairseq_floater.position_encoders.rules import TWO_STACKS
+from fairseq_floater.transformer.decoder import PositionedDecoder
+from fairseq_floater.transformer.encoder import PositionedEncoder
+from fairseq_floater.transformer.positioned_model import PositionedModel, completed
+from fairseq_floater.transformer.stack_positions import with_base
+from fairseq_floater.transformer.translation import MODEL, FloaterTransformerModel
+
+
+class PositionedTransformer(PositionedModel):
+    """Take the place of ``torch.nn.Transformer(batch_first=True)``, with any position encoder.
+
+    The decoder is causal. Initialisation and layer norms are fairseq's: no norm follows the last block
+    unless ``norm_first``. Dropout acts on the input too.
+
+    Args:
+        position_encoder: a name of `POSITION_ENCODERS`.
+        d_model: C. This and the arguments up to ``norm_first`` are those of torch's class.
+        nhead: heads.
+        num_encoder_layers: 0: the decoder alone, without cross-attention.
+        num_decoder_layers: 0: the encoder alone.
+        dim_feedforward: inner width.
+        dropout: also of attention weights and inside the feed-forward layers.
+        activation: fairseq's ``activation_fn``.
+        norm_first: whether layer norms come before attention and feed-forward layers.
+        options: of the encoders and of fairseq's Transformer, such as ``floater_relative="xl"``.
+
+    Raises:
+        TypeError: an option has an unknown name.
+        ValueError: options that exclude each other, or that need words.
+    """
+
+    def __init__(
+        self,
+        position_encoder: str,
+        d_model: int = 512,
+        nhead: int = 8,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str = "relu",
+        norm_first: bool = False,
+        **options: Any,
+    ):
+        super().__init__()
+        parser = argparse.ArgumentParser()
+        FloaterTransformerModel.add_args(parser)
+        unknown = [name for name in options if name not in {a.dest for a in parser._actions}]
+        if unknown:
+            raise TypeError(f"Unknown options: {', '.join(unknown)}.")
+        args = argparse.Namespace(
+            position_encoder=position_encoder,
+            activation_fn=activation,
+            dropout=dropout,
+            attention_dropout=dropout,
+            activation_dropout=dropout,
+            no_scale_embedding=True,
+        )
+        for side, layers in (("encoder", num_encoder_layers), ("decoder", num_decoder_layers)):
+            setattr(args, f"{side}_layers", layers)
+            setattr(args, f"{side}_embed_dim", d_model)
+            setattr(args, f"{side}_attention_heads", nhead)
+            setattr(args, f"{side}_ffn_embed_dim", dim_feedforward)
+            setattr(args, f"{side}_normalize_before", norm_first)
+        vars(args).update(options)
+        ARCH_CONFIG_REGISTRY[MODEL](args)
+        self.args = completed(args, TWO_STACKS)
+        if position_encoder == "complex" and args.complex_omega == "word":
+            raise ValueError(
+                "`complex_omega` must be shared or fixed, but is word: the model sees no words."
+            )
+        self._build(TransformerConfig.from_namespace(args))
+        self.apply_training_options(args)
+
+    def _build(self, cfg: Any) -> None:
+        symbols = Dictionary()  # the stacks ask for the index of padding
+        embedding = nn.Embedding(len(symbols), cfg.encoder.embed_dim, symbols.pad())
+        self.encoder: Any = None
+        self.decoder: Any = None
+        if cfg.encoder.layers:
+            self.encoder = PositionedEncoder(with_base(cfg, "source"), symbols, embedding)
+            del self.encoder.embed_tokens
+        if cfg.decoder.layers:
+            alone = cfg.no_cross_attention or self.encoder is None
+            cfg = with_base(cfg, "target")
+            self.decoder = PositionedDecoder(cfg, symbols, embedding, alone, nn.Identity())
+            del self.decoder.embed_tokens
+
+    def forward(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_key_padding_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Compute src [B, S, C] and tgt [B, T, C] -> [B, T, C].
+
+        The masks, [B, S] and [B, T], are true at padding.
+        """
+        src_tokens = self._tokens(src, src_key_padding_mask)
+        lengths = self.encoder.longer_side(src_tokens, self._tokens(tgt, tgt_key_padding_mask))
+        memory = self.encoder(src_tokens, lengths, token_embeddings=src)
+        return self.decode(tgt, memory, tgt_key_padding_mask)
+
+    def encode(
+        self, src: Tensor, src_key_padding_mask: Tensor | None = None
+    ) -> dict[str, list[Any]]:
+        """Return fairseq's output for src [B, S, C]; its ``encoder_out[0]`` is [S, B, C]."""
+        tokens = self._tokens(src, src_key_padding_mask)
+        return self.encoder(tokens, token_embeddings=src)
+
+    def decode(
+        self,
+        tgt: Tensor,
+        memory: dict[str, list[Any]] | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Compute tgt [B, T, C] -> [B, T, C]; ``memory`` is what :meth:`encode` returned."""
+        tokens = self._tokens(tgt, tgt_key_padding_mask)
+        features, _ = self.decoder.extract_features_scriptable(tokens, memory, token_embeddings=tgt)
+        return features
+
+    def _tokens(self, x: Tensor, is_padding: Tensor | None) -> Tensor:
+        """Return the indices that the stacks read padding from: [B, T]."""
+        stack = self.decoder if self.encoder is None else self.encoder
+        symbols = stack.dictionary
+        tokens = x.new_full(x.shape[:2], symbols.eos(), dtype=torch.long)
+        return tokens if is_padding is None else tokens.masked_fill(is_padding, symbols.pad())

@@ -1,0 +1,121 @@
+"""The model as a module of PyTorch: vectors in, vectors out."""
+
+import pytest
+import torch
+from encoder_cases import options_of
+from helpers import (
+    PAD,
+    TOLERANCE,
+    build,
+    difference,
+    every_mechanism,
+    randomise_positions,
+    source_batch,
+    target_batch,
+)
+from torch import nn
+
+from fairseq_floater import PositionedTransformer
+
+SHAPE = {"d_model": 64, "nhead": 2, "dim_feedforward": 64, "dropout": 0.0, "norm_first": True}
+LAYERS = {"num_encoder_layers": 2, "num_decoder_layers": 2}
+TORCHS_NAMES = {
+    "self_attn_layer_norm": "norm1",
+    "encoder_attn_layer_norm": "norm2",
+    "encoder_attn": "multihead_attn",
+    "fc1": "linear1",
+    "fc2": "linear2",
+}
+
+
+def vectors(length, sentences=3, seed=1):
+    return torch.randn(sentences, length, 64, generator=torch.Generator().manual_seed(seed))
+
+
+def padding(*lengths):
+    return torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
+
+
+def test_without_positions_it_computes_what_torchs_transformer_computes():
+    torchs = nn.Transformer(**SHAPE, **LAYERS, batch_first=True).eval()
+    model = PositionedTransformer("none", **SHAPE, **LAYERS).eval()
+    state = torchs.state_dict()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            names = [TORCHS_NAMES.get(word, word) for word in name.split(".")]
+            last = 2 if names[0] == "encoder" else 3
+            if names[-2] == "final_layer_norm":
+                names[-2] = f"norm{last}"
+            if names[1] == "layer_norm":
+                names[1] = "norm"
+            parts = {"q_proj": 0, "k_proj": 1, "v_proj": 2}
+            if names[-2] in parts:  # torch holds the three in one matrix
+                joined = state[".".join([*names[:-2], f"in_proj_{names[-1]}"])]
+                parameter.copy_(joined.chunk(3)[parts[names[-2]]])
+            else:
+                parameter.copy_(state[".".join(names)])
+    src, tgt, of_source, of_target = vectors(9), vectors(6), padding(9, 4, 7), padding(2, 6, 5)
+    expected = torchs(
+        src,
+        tgt,
+        tgt_mask=nn.Transformer.generate_square_subsequent_mask(6),
+        src_key_padding_mask=of_source,
+        tgt_key_padding_mask=of_target,
+        memory_key_padding_mask=of_source,
+        tgt_is_causal=True,
+    )
+    found = model(src, tgt, of_source, of_target)
+    assert difference(found[~of_target], expected[~of_target]) < TOLERANCE
+
+
+@every_mechanism
+def test_it_computes_what_the_translation_model_computes(encoder, blocks, target):
+    options = options_of(target) | {"position_blocks": blocks}
+    if encoder == "complex":
+        options["complex_omega"] = "shared"
+    sizes = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+    translation = build(encoder, **options | sizes, no_scale_embedding=True)
+    translation = randomise_positions(translation).eval()
+    model = PositionedTransformer(encoder, **SHAPE, **LAYERS, **options).eval()
+    of_words = ("embed_tokens.weight", "output_projection.weight")
+    state = translation.state_dict()
+    model.load_state_dict({n: t for n, t in state.items() if not n.endswith(of_words)})
+    src_tokens, tgt_tokens = source_batch(), target_batch()
+    src = translation.encoder.embed_tokens(src_tokens)
+    tgt = translation.decoder.embed_tokens(tgt_tokens)
+    expected, _ = translation(src_tokens, None, tgt_tokens, features_only=True)
+    found = model(src, tgt, src_tokens == PAD, tgt_tokens == PAD)
+    assert difference(found[tgt_tokens != PAD], expected[tgt_tokens != PAD]) < TOLERANCE
+
+
+@pytest.mark.parametrize("encoder", ["floater", "rope", "t5"])
+def test_each_stack_works_alone(encoder):
+    reader = PositionedTransformer(encoder, **SHAPE, num_encoder_layers=2, num_decoder_layers=0)
+    writer = PositionedTransformer(encoder, **SHAPE, num_encoder_layers=0, num_decoder_layers=2)
+    x = vectors(7)
+    assert reader.encode(x)["encoder_out"][0].shape == (7, 3, 64)
+    before = writer.eval().decode(x)
+    x[:, 4:] = vectors(3, seed=2)
+    changed = (writer.decode(x) - before).abs().amax((0, 2)) > 1e-4
+    assert changed.tolist() == [False] * 4 + [True] * 3
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [{"position_stretch": "0.5:2.5"}, {"position_shift": "fill:20:shared"}],
+    ids=lambda m: [*m][0],
+)
+def test_training_moves_positions_and_reaches_every_parameter(moved):
+    model = PositionedTransformer("floater", **SHAPE, **LAYERS, position_base="drop", **moved)
+    src, tgt = vectors(9), vectors(6)
+    first, second = model(src, tgt), model(src, tgt)
+    assert not torch.equal(first, second)
+    second.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_it_refuses_unknown_options_and_frequencies_of_words():
+    with pytest.raises(TypeError, match="Unknown options: rope_bse"):
+        PositionedTransformer("rope", rope_bse=1)
+    with pytest.raises(ValueError, match="`complex_omega` must be shared or fixed"):
+        PositionedTransformer("complex")
