@@ -39,6 +39,8 @@ logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
 def _register() -> None:
     check_fairseq()
+    root = logging.getLogger()
+    level, handlers = root.level, [*root.handlers]
     from fairseq_floater.checkpoints.reading import allow_fairseq_checkpoints
     from fairseq_floater.transformer import (  # noqa: F401  registers them
         bert,
@@ -49,6 +51,9 @@ def _register() -> None:
         windows,
     )
 
+    if not _is_own_command():  # fairseq's models have made the root logger print DEBUG messages
+        root.setLevel(level)
+        root.handlers[:] = handlers
     allow_fairseq_checkpoints()
     if os.environ.get("FLOATER_SAVE_ON_SIGTERM") == "1":
         from fairseq_floater.checkpoints import preemption

@@ -35,6 +35,14 @@ def test_the_architectures_are_registered_after(program, imports):
     assert run([sys.executable, "-c", code]).stdout == "True\n"
 
 
+def test_the_programs_logging_stays_as_it_is():
+    code = "import logging, fairseq_floater as f; f.PositionedTransformer; r = logging.getLogger()"
+    assert (
+        run([sys.executable, "-c", f"{code}; print(r.level, r.handlers)"], new=True).stdout
+        == "30 []\n"
+    )
+
+
 OWN_USER_DIR = """
 from fairseq.models import register_model_architecture
 from fairseq.models.transformer import tiny_architecture
