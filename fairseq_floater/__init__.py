@@ -38,9 +38,9 @@ logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
 
 def _register() -> None:
-    check_fairseq()
     root = logging.getLogger()
     level, handlers = root.level, [*root.handlers]
+    check_fairseq()
     from fairseq_floater.checkpoints.reading import allow_fairseq_checkpoints
     from fairseq_floater.transformer import (  # noqa: F401  registers them
         bert,
