@@ -15,6 +15,7 @@ from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders.rules import TWO_STACKS
+from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS
 from fairseq_floater.transformer.decoder import PositionedDecoder
 from fairseq_floater.transformer.encoder import PositionedEncoder
 from fairseq_floater.transformer.positioned_model import PositionedModel, completed
@@ -85,6 +86,9 @@ class PositionedTransformer(PositionedModel):
             raise ValueError(
                 "`complex_omega` must be shared or fixed, but is word: the model sees no words."
             )
+        moves = [o.dest for o in WARP_OPTIONS if getattr(args, o.dest) is not None]
+        if moves and not num_encoder_layers:
+            raise ValueError(f"`{moves[0]}` needs an encoder, which draws how positions move.")
         self._build(TransformerConfig.from_namespace(args))
         self.apply_training_options(args)
 
@@ -105,14 +109,16 @@ class PositionedTransformer(PositionedModel):
     def forward(
         self,
         src: Tensor,
-        tgt: Tensor,
+        tgt: Tensor | None = None,
         src_key_padding_mask: Tensor | None = None,
         tgt_key_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Compute src [B, S, C] and tgt [B, T, C] -> [B, T, C].
+        """Compute src [B, S, C] and tgt [B, T, C] -> [B, T, C]; without tgt, the encoder's [B, S, C].
 
         The masks, [B, S] and [B, T], are true at padding.
         """
+        if tgt is None:
+            return self.encode(src, src_key_padding_mask)["encoder_out"][0].transpose(0, 1)
         src_tokens = self._tokens(src, src_key_padding_mask)
         lengths = self.encoder.longer_side(src_tokens, self._tokens(tgt, tgt_key_padding_mask))
         memory = self.encoder(src_tokens, lengths, token_embeddings=src)
@@ -121,7 +127,7 @@ class PositionedTransformer(PositionedModel):
     def encode(
         self, src: Tensor, src_key_padding_mask: Tensor | None = None
     ) -> dict[str, list[Any]]:
-        """Return fairseq's output for src [B, S, C]; its ``encoder_out[0]`` is [S, B, C]."""
+        """Return fairseq's output of the encoder for src [B, S, C], which :meth:`decode` takes."""
         tokens = self._tokens(src, src_key_padding_mask)
         return self.encoder(tokens, token_embeddings=src)
 
@@ -131,7 +137,7 @@ class PositionedTransformer(PositionedModel):
         memory: dict[str, list[Any]] | None = None,
         tgt_key_padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Compute tgt [B, T, C] -> [B, T, C]; ``memory`` is what :meth:`encode` returned."""
+        """Compute tgt [B, T, C] -> [B, T, C]; without ``memory`` in a decoder alone."""
         tokens = self._tokens(tgt, tgt_key_padding_mask)
         features, _ = self.decoder.extract_features_scriptable(tokens, memory, token_embeddings=tgt)
         return features

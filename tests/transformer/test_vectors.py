@@ -93,7 +93,7 @@ def test_each_stack_works_alone(encoder):
     reader = PositionedTransformer(encoder, **SHAPE, num_encoder_layers=2, num_decoder_layers=0)
     writer = PositionedTransformer(encoder, **SHAPE, num_encoder_layers=0, num_decoder_layers=2)
     x = vectors(7)
-    assert reader.encode(x)["encoder_out"][0].shape == (7, 3, 64)
+    assert reader(x).shape == x.shape
     before = writer.eval().decode(x)
     x[:, 4:] = vectors(3, seed=2)
     changed = (writer.decode(x) - before).abs().amax((0, 2)) > 1e-4
@@ -119,3 +119,5 @@ def test_it_refuses_unknown_options_and_frequencies_of_words():
         PositionedTransformer("rope", rope_bse=1)
     with pytest.raises(ValueError, match="`complex_omega` must be shared or fixed"):
         PositionedTransformer("complex")
+    with pytest.raises(ValueError, match="`position_stretch` needs an encoder"):
+        PositionedTransformer("rope", num_encoder_layers=0, position_stretch="0.5:2.5")
