@@ -6,6 +6,7 @@ Letters: S source and T target tokens, B sentences, C channels.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
+from fairseq_floater.position_encoders import foreign_options
 from fairseq_floater.position_encoders.rules import TWO_STACKS
 from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS
 from fairseq_floater.transformer.decoder import PositionedDecoder
@@ -43,7 +45,7 @@ class PositionedTransformer(PositionedModel):
 
     Raises:
         TypeError: an option has an unknown name.
-        ValueError: options that exclude each other, or that need words.
+        ValueError: options that exclude each other, have no effect, or need words.
     """
 
     def __init__(
@@ -82,13 +84,7 @@ class PositionedTransformer(PositionedModel):
         vars(args).update(options)
         ARCH_CONFIG_REGISTRY[MODEL](args)
         self.args = completed(args, TWO_STACKS)
-        if position_encoder == "complex" and args.complex_omega == "word":
-            raise ValueError(
-                "`complex_omega` must be shared or fixed, but is word: the model sees no words."
-            )
-        moves = [o.dest for o in WARP_OPTIONS if getattr(args, o.dest) is not None]
-        if moves and not num_encoder_layers:
-            raise ValueError(f"`{moves[0]}` needs an encoder, which draws how positions move.")
+        _check_effects(args, options)
         self._build(TransformerConfig.from_namespace(args))
         self.apply_training_options(args)
 
@@ -148,3 +144,17 @@ class PositionedTransformer(PositionedModel):
         symbols = stack.dictionary
         tokens = x.new_full(x.shape[:2], symbols.eos(), dtype=torch.long)
         return tokens if is_padding is None else tokens.masked_fill(is_padding, symbols.pad())
+
+
+def _check_effects(args: argparse.Namespace, options: Iterable[str]) -> None:
+    """Raise ValueError if an option among ``options``, or its default, cannot act here."""
+    flags = [f"--{name.replace('_', '-')}" for name in options]
+    for flag, readers in foreign_options(args.position_encoder, flags).items():
+        raise ValueError(f"`{flag}` has no effect: it is an option of {', '.join(readers)}.")
+    if args.position_encoder == "complex" and args.complex_omega == "word":
+        raise ValueError(
+            "`complex_omega` must be shared or fixed, but is word: the model sees no words."
+        )
+    moves = [o.dest for o in WARP_OPTIONS if getattr(args, o.dest) is not None]
+    if moves and not args.encoder_layers:
+        raise ValueError(f"`{moves[0]}` needs an encoder, which draws how positions move.")

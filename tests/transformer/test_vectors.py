@@ -114,9 +114,11 @@ def test_training_moves_positions_and_reaches_every_parameter(moved):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_it_refuses_unknown_options_and_frequencies_of_words():
+def test_it_refuses_options_that_cannot_act():
     with pytest.raises(TypeError, match="Unknown options: rope_bse"):
         PositionedTransformer("rope", rope_bse=1)
+    with pytest.raises(ValueError, match="`--rope-base` has no effect: .* rope"):
+        PositionedTransformer("floater", rope_base=500)
     with pytest.raises(ValueError, match="`complex_omega` must be shared or fixed"):
         PositionedTransformer("complex")
     with pytest.raises(ValueError, match="`position_stretch` needs an encoder"):
