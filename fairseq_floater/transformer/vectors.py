@@ -12,16 +12,12 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY
-from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders import foreign_options
 from fairseq_floater.position_encoders.rules import TWO_STACKS
 from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS
-from fairseq_floater.transformer.decoder import PositionedDecoder
-from fairseq_floater.transformer.encoder import PositionedEncoder
 from fairseq_floater.transformer.positioned_model import PositionedModel, completed
-from fairseq_floater.transformer.stack_positions import with_base
 from fairseq_floater.transformer.translation import MODEL, FloaterTransformerModel
 
 
@@ -82,24 +78,26 @@ class PositionedTransformer(PositionedModel):
             setattr(args, f"{side}_ffn_embed_dim", dim_feedforward)
             setattr(args, f"{side}_normalize_before", norm_first)
         vars(args).update(options)
+        if not num_encoder_layers:
+            args.no_cross_attention = True
         ARCH_CONFIG_REGISTRY[MODEL](args)
         self.args = completed(args, TWO_STACKS)
         _check_effects(args, options)
-        self._build(TransformerConfig.from_namespace(args))
+        self._build()
         self.apply_training_options(args)
 
-    def _build(self, cfg: Any) -> None:
-        symbols = Dictionary()  # the stacks ask for the index of padding
-        embedding = nn.Embedding(len(symbols), cfg.encoder.embed_dim, symbols.pad())
+    def _build(self) -> None:
+        """Build the stacks as the translation model does, without what reads and writes words."""
+        args, symbols = self.args, Dictionary()  # the stacks ask for the index of padding
+        embedding = nn.Embedding(len(symbols), args.encoder_embed_dim, symbols.pad())
         self.encoder: Any = None
         self.decoder: Any = None
-        if cfg.encoder.layers:
-            self.encoder = PositionedEncoder(with_base(cfg, "source"), symbols, embedding)
+        if args.encoder_layers:
+            self.encoder = FloaterTransformerModel.build_encoder(args, symbols, embedding)
             del self.encoder.embed_tokens
-        if cfg.decoder.layers:
-            alone = cfg.no_cross_attention or self.encoder is None
-            cfg = with_base(cfg, "target")
-            self.decoder = PositionedDecoder(cfg, symbols, embedding, alone, nn.Identity())
+        if args.decoder_layers:
+            self.decoder = FloaterTransformerModel.build_decoder(args, symbols, embedding)
+            self.decoder.output_projection = nn.Identity()
             del self.decoder.embed_tokens
 
     def forward(
@@ -116,9 +114,10 @@ class PositionedTransformer(PositionedModel):
         if tgt is None:
             return self.encode(src, src_key_padding_mask)["encoder_out"][0].transpose(0, 1)
         src_tokens = self._tokens(src, src_key_padding_mask)
-        lengths = self.encoder.longer_side(src_tokens, self._tokens(tgt, tgt_key_padding_mask))
+        tgt_tokens = self._tokens(tgt, tgt_key_padding_mask)
+        lengths = self.encoder.longer_side(src_tokens, tgt_tokens)
         memory = self.encoder(src_tokens, lengths, token_embeddings=src)
-        return self.decode(tgt, memory, tgt_key_padding_mask)
+        return self._decoded(tgt, tgt_tokens, memory)
 
     def encode(
         self, src: Tensor, src_key_padding_mask: Tensor | None = None
@@ -134,7 +133,9 @@ class PositionedTransformer(PositionedModel):
         tgt_key_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """Compute tgt [B, T, C] -> [B, T, C]; without ``memory`` in a decoder alone."""
-        tokens = self._tokens(tgt, tgt_key_padding_mask)
+        return self._decoded(tgt, self._tokens(tgt, tgt_key_padding_mask), memory)
+
+    def _decoded(self, tgt: Tensor, tokens: Tensor, memory: dict[str, list[Any]] | None) -> Tensor:
         features, _ = self.decoder.extract_features_scriptable(tokens, memory, token_embeddings=tgt)
         return features
 

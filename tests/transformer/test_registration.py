@@ -37,10 +37,8 @@ def test_the_architectures_are_registered_after(program, imports):
 
 def test_the_programs_logging_stays_as_it_is():
     code = "import logging, fairseq_floater as f; f.PositionedTransformer; r = logging.getLogger()"
-    assert (
-        run([sys.executable, "-c", f"{code}; print(r.level, r.handlers)"], new=True).stdout
-        == "30 []\n"
-    )
+    command = [sys.executable, "-c", f"{code}; print(r.level, r.handlers)"]
+    assert run(command, new=True).stdout == "30 []\n"
 
 
 OWN_USER_DIR = """
