@@ -18,6 +18,9 @@ from fairseq_floater.requirements import check_fairseq, check_python
 from fairseq_floater.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from fairseq_floater.transformer.language_model import (
+        FloaterLanguageModel as FloaterLanguageModel,
+    )
     from fairseq_floater.transformer.roberta import FloaterRobertaModel as FloaterRobertaModel
     from fairseq_floater.transformer.translation import (
         FloaterTransformerModel as FloaterTransformerModel,
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 _YOUR_USER_DIR = os.environ.get("FLOATER_USER_DIR")
 _MODELS = {
     "FloaterTransformerModel": "translation",
+    "FloaterLanguageModel": "language_model",
     "FloaterRobertaModel": "roberta",
     "PositionedTransformer": "vectors",
 }
@@ -44,6 +48,7 @@ def _register() -> None:
     from fairseq_floater.checkpoints.reading import allow_fairseq_checkpoints
     from fairseq_floater.transformer import (  # noqa: F401  registers them
         bert,
+        language_model,
         question_answering,
         roberta,
         told_length,

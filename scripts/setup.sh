@@ -64,10 +64,10 @@ pip install --no-build-isolation --no-deps --require-hashes --requirement "$ROOT
 say "building $FAIRSEQ (about two minutes)"
 if [[ -n ${FLOATER_FAIRSEQ:-} ]]; then
     pip install --no-build-isolation --no-deps "$FAIRSEQ"
-    "$PYTHON" "$ROOT/scripts/mend_fairseq.py"
 else
     pip install --no-build-isolation --no-deps --requirement <(echo "$FAIRSEQ --hash=sha256:$FAIRSEQ_SHA256")
 fi
+"$PYTHON" "$ROOT/scripts/mend_fairseq.py"
 say "installing fairseq_floater"
 pip install --no-build-isolation --editable "${ROOT}[wmt14,roberta,page,dev]"
 

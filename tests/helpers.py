@@ -72,7 +72,9 @@ def visible(encoder, blocks="all", target="hidden", **args):
 
 
 def stacks(model):
-    """Return the encoder and decoder of a translation model, or the encoder of a RoBERTa."""
+    """Return the encoder and decoder of a translation model, or the only stack of another model."""
+    if not hasattr(model, "encoder"):
+        return (model.decoder,)
     if hasattr(model, "decoder"):
         return model.encoder, model.decoder
     return (model.encoder.sentence_encoder,)

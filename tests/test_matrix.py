@@ -69,10 +69,11 @@ def test_fairseq_comes_without_torchaudio(noxfile):
 
 MAIN = (
     "    common: CommonConfig = CommonConfig()\r\n    q: Q = field(default=Q())\n    n: int = 1\n"
+    "    sizes = np.zeros(n, dtype=np.compat.long)\n"
 )
 
 
-def test_a_fairseq_of_before_python_3_11_is_mended(tmp_path):
+def test_a_fairseq_of_before_python_3_11_and_numpy_2_is_mended(tmp_path):
     """Its defaults become those of fairseq-fixed; other lines, and a function's body, stay."""
     package = tmp_path / "fairseq"
     package.mkdir()
@@ -82,6 +83,7 @@ def test_a_fairseq_of_before_python_3_11_is_mended(tmp_path):
     for _ in range(2):
         run([sys.executable, ROOT / "scripts" / "mend_fairseq.py"], env=env, new=True)
         mended = MAIN.replace("CommonConfig()", "CommonConfig").replace("Q())", "Q)")
+        mended = mended.replace("np.compat.long", "np.int64")
         assert (package / "configs.py").read_bytes() == mended.encode()
     assert (package / "__init__.py").read_text() == "        local: Plain = Plain()\n"
 

@@ -10,6 +10,7 @@ from typing import Any
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_floater.checkpoints.families import (
+    LANGUAGE_MODEL,
     ROBERTA,
     STACKS,
     TOKENS,
@@ -104,9 +105,10 @@ def load_dictionaries(
     Raises:
         CheckpointError: a checkpoint without embeddings, or dictionaries of another model.
     """
-    is_roberta = family_of(architecture(args)) is ROBERTA
+    family = family_of(architecture(args))
+    is_roberta, stacks = family is ROBERTA, STACKS[1:] if family is LANGUAGE_MODEL else STACKS
     tensors = split_heads(state["model"])[0] if is_roberta else state["model"]
-    names = [TOKENS] if is_roberta else [f"{s}.embed_tokens.weight" for s in STACKS]
+    names = [TOKENS] if is_roberta else [f"{s}.embed_tokens.weight" for s in stacks]
     missing = [name for name in names if name not in tensors]
     if missing:
         why = "" if is_roberta else "; adaptive inputs are not supported"

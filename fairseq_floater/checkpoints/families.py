@@ -1,4 +1,4 @@
-"""The families of models that checkpoints hold: translation models and RoBERTas."""
+"""The families of models that checkpoints hold: translation models, RoBERTas and language models."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModelBase
+from fairseq.models.transformer_lm import TransformerLanguageModel
 from torch import Tensor
 
 from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.transformer.language_model import FloaterLanguageModel
 from fairseq_floater.transformer.roberta import FloaterRobertaModel
 from fairseq_floater.transformer.shapes import ARCHITECTURES, ROBERTA_ARCHITECTURES
 from fairseq_floater.transformer.translation import FloaterTransformerModel
@@ -25,13 +27,13 @@ _SIZES = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_
 
 
 class Family(NamedTuple):
-    """A kind of model: translation models or RoBERTas.
+    """A kind of model.
 
     Attributes:
         name: the family's name in messages.
         base: fairseq's class, from which every model of the family derives.
         model: the class of this package.
-        architectures: this package's -> fairseq's of the same shape.
+        architectures: this package's that a warm start can make -> fairseq's of the same shape.
         generic: the architecture that takes any donor's shape; None if no architecture does.
         shape_options: options that fix a model's tensors or what it computes from them, by ``dest``.
         stacks: returns the stacks of a model of this package, by module name.
@@ -82,7 +84,16 @@ ROBERTA = Family(
     ),
     lambda model: {"encoder.sentence_encoder": model.encoder.sentence_encoder},
 )
-FAMILIES = (TRANSLATION, ROBERTA)
+LANGUAGE_MODEL = Family(
+    "language model",
+    TransformerLanguageModel,
+    FloaterLanguageModel,
+    {},
+    None,
+    (),
+    lambda model: {"decoder": model.decoder},
+)
+FAMILIES = (TRANSLATION, ROBERTA, LANGUAGE_MODEL)
 
 
 def architecture(args: argparse.Namespace) -> str | None:

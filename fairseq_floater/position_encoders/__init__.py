@@ -41,12 +41,12 @@ def add_args(parser: argparse.ArgumentParser) -> None:
         option.add_to(parser)
 
 
-def complete(args: Any, stacks: int | None = None) -> type[PositionEncoder]:
+def complete(args: Any, stacks: tuple[str, ...] | None = None) -> type[PositionEncoder]:
     """Fill in defaults and check the options, on a Namespace or a DictConfig, in place.
 
     Args:
         args: the model's options.
-        stacks: number of stacks of the model, see `rules.py`; None if fairseq's options are not known yet.
+        stacks: those of the model, see `rules.py`; None if fairseq's options are not known yet.
 
     Returns:
         The class of the encoder that ``args`` names.

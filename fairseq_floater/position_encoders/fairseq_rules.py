@@ -65,7 +65,11 @@ def fairseq_option_faults(args: Any) -> Iterator[str]:
         )
 
 
-def one_stack_faults(args: Any) -> Iterator[str]:
+def one_stack_faults(args: Any, stack: str) -> Iterator[str]:
+    """Yield faults of a model with ``stack``, encoder or decoder, alone."""
+    alone, side, other = "an encoder alone", "source", "target"
+    if stack == "decoder":
+        alone, side, other = "a decoder alone", "target", "source"
     for name in ("mha_heads_to_keep", "ffn_blocks_to_remove"):
         value = getattr(args, name, -1)
         if value != -1:
@@ -74,19 +78,19 @@ def one_stack_faults(args: Any) -> Iterator[str]:
                 f"`{flag}` must be -1, but is {value} instead: fairseq's pruning rebuilds a block's "
                 "projections, and its trained positions would no longer fit."
             )
-    if args.position_sides == "target":
+    if args.position_sides == other:
         yield (
-            "`--position-sides` must be both or source with a RoBERTa, but is target instead: an encoder "
-            "alone has source tokens only."
+            f"`--position-sides` must be both or {side} with {alone}, which has {side} tokens only, but is "
+            f"{other} instead."
         )
     for option, value in (
         ("--linear-cross", args.linear_cross),
         ("--position-cross", args.position_cross),
     ):
         if value not in (False, OFF):
-            yield f"`{option}` must be off with a RoBERTa: an encoder alone has no cross-attention."
-    if args.decoding_weights != FLOAT32:
-        yield f"`--decoding-weights` must be {FLOAT32} with a RoBERTa, which decodes nothing."
+            yield f"`{option}` must be off with {alone}, which has no cross-attention."
+    if args.decoding_weights != FLOAT32 and stack == "encoder":
+        yield f"`--decoding-weights` must be {FLOAT32} with {alone}, which decodes nothing."
 
 
 def fairseq_option_warnings(args: Any) -> Iterator[str]:

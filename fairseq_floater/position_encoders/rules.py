@@ -41,17 +41,17 @@ from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS, Shifting, W
 if TYPE_CHECKING:
     from fairseq_floater.position_encoders.base import PositionEncoder
 
-# Number of stacks of a model: encoder and decoder, or an encoder alone.
-TWO_STACKS, ONE_STACK = 2, 1
+# The stacks of a model.
+TWO_STACKS, ENCODER_ALONE, DECODER_ALONE = ("encoder", "decoder"), ("encoder",), ("decoder",)
 
 
-def refuse(args: Any, encoder: type[PositionEncoder], stacks: int | None) -> None:
+def refuse(args: Any, encoder: type[PositionEncoder], stacks: tuple[str, ...] | None) -> None:
     """Raise ValueError with the message of the first rule that complete options break.
 
     Args:
         args: the model's options, complete; a Namespace or Hydra's DictConfig, which has no ``vars``.
         encoder: the class that ``args`` name.
-        stacks: number of stacks of the model; None: do not check fairseq's options.
+        stacks: those of the model; None: do not check fairseq's options.
     """
     options, law = encoder_options(args), WarpLaw.read(args)
     messages = chain(
@@ -61,7 +61,7 @@ def refuse(args: Any, encoder: type[PositionEncoder], stacks: int | None) -> Non
         _segment_faults(args, options, law),
         _evaluation_faults(args, encoder, options),
         fairseq_option_faults(args) if stacks else (),
-        one_stack_faults(args) if stacks == ONE_STACK else (),
+        one_stack_faults(args, *stacks) if stacks and len(stacks) == 1 else (),
         () if law is None else _moved_position_faults(args, encoder, options, law),
         encoder.faults(options, args.position_target),
     )

@@ -212,7 +212,7 @@ def _family(args: argparse.Namespace) -> Family:
 def _read(
     model: Any, args: argparse.Namespace, choice: str, length: int | None, figure: PositionFigure
 ) -> list[PositionTable | Term]:
-    """Read all that can be drawn of the chosen stacks; a RoBERTa has only an encoder."""
+    """Read all that can be drawn of the chosen stacks."""
     by_module = _family(args).stacks(model)
     stacks = {name.partition(".")[0]: stack for name, stack in by_module.items()}
     if choice != "both":
@@ -233,7 +233,8 @@ def _read(
 def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
     """Return the encoder's name, a description of the model, and the signature of its positions."""
     if not isinstance(model, PositionedModel):
-        kind = "learned" if args.encoder_learned_pos else "sinusoidal"
+        is_learned = any(getattr(args, f"{stack}_learned_pos", False) for stack in STACKS)
+        kind = "learned" if is_learned else "sinusoidal"
         words = f"{PLAIN} {_family(args).name}, {kind} positions"
         return PLAIN, words, PLAIN_SIGNATURE
     target = args.position_target

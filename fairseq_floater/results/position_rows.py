@@ -19,7 +19,13 @@ from fairseq_floater.checkpoints.dictionaries import (
     longest_sentence,
     task_options_of,
 )
-from fairseq_floater.checkpoints.families import ROBERTA, STACKS, architecture, family_of
+from fairseq_floater.checkpoints.families import (
+    LANGUAGE_MODEL,
+    ROBERTA,
+    STACKS,
+    architecture,
+    family_of,
+)
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.transformer.stack_positions import owned_parts
@@ -100,11 +106,14 @@ def trained_lengths(
 ) -> dict[str, int | None]:
     """Return T by side: as given, or the longest training sentence that the model could take.
 
-    A RoBERTa's T is the length of its samples.
+    For RoBERTas and language models it is the length of their samples.
     """
     lengths: dict[str, int | None] = {"source": given, "target": given}
-    if given is None and family_of(architecture(args)) is ROBERTA:
-        return {"source": task_options_of(state).get("tokens_per_sample") or args.max_positions}
+    family, sample = family_of(architecture(args)), task_options_of(state).get("tokens_per_sample")
+    if given is None and family is ROBERTA:
+        return {"source": sample or args.max_positions}
+    if given is None and family is LANGUAGE_MODEL:
+        return {"target": sample}
     if given is not None or data is None:
         return lengths
     complete_languages(args, state, data)

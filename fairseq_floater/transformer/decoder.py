@@ -8,7 +8,7 @@ Letters: T target and S source tokens, B sentences, C channels.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from fairseq.models.transformer import TransformerDecoderBase
@@ -24,16 +24,16 @@ from fairseq_floater.position_encoders.signal import (
     decoder_streams,
     source_streams,
 )
-from fairseq_floater.position_encoders.transforms import Tokens, Warp
+from fairseq_floater.position_encoders.transforms import Tokens
+from fairseq_floater.position_encoders.warp_law import WarpLaw
 from fairseq_floater.transformer.attention import PositionBiasedAttention
 from fairseq_floater.transformer.blocks import PositionBiasedDecoderBlock
 from fairseq_floater.transformer.decoding_cache import NewOrder, changed_tokens, read_token
 from fairseq_floater.transformer.decoding_weights import prepare_projections
 from fairseq_floater.transformer.masks import summed, window_mask
 from fairseq_floater.transformer.prepared import PreparedPositions
+from fairseq_floater.transformer.source import Source
 from fairseq_floater.transformer.stack_positions import (
-    BEAM,
-    WARP,
     all_blocks,
     attach_encoder,
     check_base_length,
@@ -41,30 +41,6 @@ from fairseq_floater.transformer.stack_positions import (
     prepare,
     wrapped,
 )
-
-
-class _Source(NamedTuple):
-    """Hold the encoder's output as the decoder's blocks need it.
-
-    Shapes: ``states`` [S, B, C], ``padding_mask`` [B, S].
-    """
-
-    states: Tensor | None = None
-    padding_mask: Tensor | None = None
-    warp: Warp | None = None
-    beam_size: int = 1
-
-    @classmethod
-    def read(cls, encoder_out: dict[str, list[Any]] | None) -> _Source:
-        """Read ``encoder_out``; its values are lists of one item or none."""
-        if not encoder_out:
-            return cls()
-        return cls(
-            next(iter(encoder_out["encoder_out"]), None),
-            next(iter(encoder_out["encoder_padding_mask"]), None),
-            next(iter(encoder_out.get(WARP, ())), None),
-            next(iter(encoder_out.get(BEAM, ())), 1),
-        )
 
 
 class PositionedDecoder(TransformerDecoderBase):
@@ -91,7 +67,7 @@ class PositionedDecoder(TransformerDecoderBase):
         self.dropout_module.module_name = "TransformerDecoder"  # for --retain-dropout-modules
         self.segments_of = segment_reader(cfg, dictionary, "target")
         self.starts_with_padding = getattr(cfg, "starts_with_padding", False)
-        self.eval_law = EvalLaw.read(cfg)
+        self.warp_law, self.eval_law = WarpLaw.read(cfg), EvalLaw.read(cfg)
         streams = decoder_streams(cfg.position_target, has_cross_attention=not no_encoder_attn)
         self.source_positions: PositionSignal | AttentionPositions | None = None
         shape = cfg.decoder
@@ -135,11 +111,11 @@ class PositionedDecoder(TransformerDecoderBase):
         """
         aligns = alignment_layer is not None or alignment_heads is not None
         self._refuse_alignment(full_context_alignment, aligns)
-        source = _Source.read(encoder_out)
+        source = Source.read(encoder_out)
         one_step = incremental_state is not None
         first: Any = all_blocks(self)[0]
         is_padding = prev_output_tokens.eq(self.padding_idx)
-        warp = None if source.warp is None else source.warp.of_target(is_padding)
+        warp = source.warp_of_target(self, is_padding, one_step)
         if self.segments_of is not None:
             warp = self.segments_of(prev_output_tokens)
         tokens = Tokens.read(is_padding, one_step, warp)
@@ -221,7 +197,7 @@ class PositionedDecoder(TransformerDecoderBase):
     def _through_blocks(
         self,
         x: Tensor,
-        source: _Source,
+        source: Source,
         positions: PreparedPositions,
         source_positions: PreparedPositions,
         incremental_state: IncrementalState | None,
@@ -276,6 +252,7 @@ class PositionedDecoder(TransformerDecoderBase):
         if incremental_state is not None:
             tokens = tokens[:, -1:]
             base = None if base is None else base[:, -1:]
+            token_embeddings = None if token_embeddings is None else token_embeddings[:, -1:]
         if self.starts_with_padding:
             tokens = tokens.masked_fill(tokens == self.dictionary.eos(), self.padding_idx)
         if token_embeddings is None:
@@ -289,7 +266,7 @@ class PositionedDecoder(TransformerDecoderBase):
 
     def _prepared_source(
         self,
-        source: _Source,
+        source: Source,
         tokens: Tokens,
         incremental_state: IncrementalState | None,
         dtype: torch.dtype,

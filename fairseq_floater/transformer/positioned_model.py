@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Callable
 from typing import Any
 
-from fairseq.models import BaseFairseqModel
+from fairseq.models import BaseFairseqModel, register_model_architecture
 from omegaconf import DictConfig, OmegaConf
 from torch.utils.hooks import RemovableHandle
 
@@ -18,12 +19,12 @@ from fairseq_floater.transformer.training_scope import restrict_training
 logger = logging.getLogger(__name__)
 
 
-def completed(args: Any, stacks: int) -> argparse.Namespace:
+def completed(args: Any, stacks: tuple[str, ...]) -> argparse.Namespace:
     """Complete, check and log the options of positions in ``args``, a Namespace or Hydra's DictConfig.
 
     Args:
         args: the model's options.
-        stacks: how many the model has (`rules.py`).
+        stacks: those of the model (`rules.py`).
 
     Raises:
         ValueError: an option is unknown, inconsistent, or does not work with positions.
@@ -54,6 +55,10 @@ class PositionedModel(BaseFairseqModel):
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
         super().add_args(parser)
         position_encoders.add_args(parser)
+
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """Prepare for decoding, with the weights that ``--decoding-weights`` names."""
+        super().make_generation_fast_(weights=self.args.decoding_weights, **kwargs)
 
     def apply_training_options(self, args: argparse.Namespace) -> None:
         """Freeze what ``args``, complete, exclude from training, and note if training must be refused."""
@@ -107,3 +112,12 @@ class PositionedModel(BaseFairseqModel):
             encoders[0].range_advice,
         )
         return super().register_backward_hook(hook)
+
+
+def register_shape(model: str, name: str, shape: Callable[[Any], None]) -> None:
+    """Register the architecture ``name`` of ``model``: ``shape`` with the options of positions."""
+
+    @register_model_architecture(model, name)
+    def architecture(args: Any) -> None:
+        shape(args)
+        position_encoders.complete(args)

@@ -23,7 +23,7 @@ from torch import nn
 
 from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders import POSITION_ENCODERS
-from fairseq_floater.position_encoders.rules import ONE_STACK
+from fairseq_floater.position_encoders.rules import ENCODER_ALONE
 from fairseq_floater.transformer.bert import (
     FAIRSEQ_EPS,
     add_layer_norm_eps,
@@ -108,7 +108,7 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
         Raises:
             ValueError: an option is unknown, inconsistent, or does not work with positions.
         """
-        args = completed(args, ONE_STACK)
+        args = completed(args, ENCODER_ALONE)
         if getattr(args, "max_positions", None) is None:
             if getattr(args, "tokens_per_sample", None) is None:
                 args.tokens_per_sample = task.max_positions()

@@ -114,7 +114,7 @@ def _spec(
         padding_idx=stack.padding_idx,
         base=stack.embed_positions is not None,
         options=encoder_options(cfg),
-        vocabulary=stack.embed_tokens.num_embeddings,
+        vocabulary=len(stack.dictionary),
         length_option=stack.length_option,
         usual_length=max_positions if stack.fills_length else 0,
         eval_law=stack.eval_law,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from fairseq.models import ARCH_CONFIG_REGISTRY, register_model, register_model_architecture
+from fairseq.models import ARCH_CONFIG_REGISTRY, register_model
 from fairseq.models.transformer import TransformerConfig, TransformerModel
 from torch import Tensor, nn
 
-from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders.rules import TWO_STACKS
 from fairseq_floater.transformer.decoder import PositionedDecoder
 from fairseq_floater.transformer.encoder import PositionedEncoder
-from fairseq_floater.transformer.positioned_model import PositionedModel, completed
+from fairseq_floater.transformer.positioned_model import PositionedModel, completed, register_shape
 from fairseq_floater.transformer.shapes import ARCHITECTURES as ARCHITECTURES
 from fairseq_floater.transformer.shapes import MARIAN
 from fairseq_floater.transformer.stack_positions import with_base
@@ -54,10 +52,6 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
         src_lengths = src_lengths if longer is None else longer
         return super().forward(src_tokens, src_lengths, prev_output_tokens, *args, **kwargs)
 
-    def make_generation_fast_(self, **kwargs: Any) -> None:
-        """Prepare for decoding, with the weights that ``--decoding-weights`` names."""
-        super().make_generation_fast_(weights=self.args.decoding_weights, **kwargs)
-
     @classmethod
     def build_encoder(
         cls, args: Any, src_dict: Any, embed_tokens: nn.Embedding
@@ -87,12 +81,6 @@ def marian(args: Any) -> None:
     ARCH_CONFIG_REGISTRY["transformer"](args)
 
 
-def _register(name: str, shape: Callable[[Any], None]) -> None:
-    @register_model_architecture(MODEL, name)
-    def architecture(args: Any) -> None:
-        shape(args)
-        position_encoders.complete(args)
-
-
 for _name, _fairseq_name in ARCHITECTURES.items():
-    _register(_name, marian if _name == MARIAN else ARCH_CONFIG_REGISTRY[_fairseq_name])
+    _shape = marian if _name == MARIAN else ARCH_CONFIG_REGISTRY[_fairseq_name]
+    register_shape(MODEL, _name, _shape)

@@ -15,8 +15,8 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch import Tensor, nn
 
 from fairseq_floater.position_encoders import foreign_options
-from fairseq_floater.position_encoders.rules import TWO_STACKS
-from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS
+from fairseq_floater.position_encoders.hooks import IncrementalState
+from fairseq_floater.position_encoders.rules import DECODER_ALONE, ENCODER_ALONE, TWO_STACKS
 from fairseq_floater.transformer.positioned_model import PositionedModel, completed
 from fairseq_floater.transformer.translation import MODEL, FloaterTransformerModel
 
@@ -81,7 +81,10 @@ class PositionedTransformer(PositionedModel):
         if not num_encoder_layers:
             args.no_cross_attention = True
         ARCH_CONFIG_REGISTRY[MODEL](args)
-        self.args = completed(args, TWO_STACKS)
+        alone = ENCODER_ALONE if num_encoder_layers else DECODER_ALONE
+        self.args = completed(
+            args, TWO_STACKS if num_encoder_layers and num_decoder_layers else alone
+        )
         _check_effects(args, options)
         self._build()
         self.apply_training_options(args)
@@ -131,12 +134,25 @@ class PositionedTransformer(PositionedModel):
         tgt: Tensor,
         memory: dict[str, list[Any]] | None = None,
         tgt_key_padding_mask: Tensor | None = None,
+        state: IncrementalState | None = None,
     ) -> Tensor:
-        """Compute tgt [B, T, C] -> [B, T, C]; without ``memory`` in a decoder alone."""
-        return self._decoded(tgt, self._tokens(tgt, tgt_key_padding_mask), memory)
+        """Compute tgt [B, T, C] -> [B, T, C]; without ``memory`` in a decoder alone.
 
-    def _decoded(self, tgt: Tensor, tokens: Tensor, memory: dict[str, list[Any]] | None) -> Tensor:
-        features, _ = self.decoder.extract_features_scriptable(tokens, memory, token_embeddings=tgt)
+        With ``state``, only the last token is computed, [B, 1, C]. It begins as an empty dict and keeps the
+        keys of earlier calls, whose tokens ``tgt`` repeats.
+        """
+        return self._decoded(tgt, self._tokens(tgt, tgt_key_padding_mask), memory, state)
+
+    def _decoded(
+        self,
+        tgt: Tensor,
+        tokens: Tensor,
+        memory: dict[str, list[Any]] | None,
+        state: IncrementalState | None = None,
+    ) -> Tensor:
+        features, _ = self.decoder.extract_features_scriptable(
+            tokens, memory, state, token_embeddings=tgt
+        )
         return features
 
     def _tokens(self, x: Tensor, is_padding: Tensor | None) -> Tensor:
@@ -156,6 +172,3 @@ def _check_effects(args: argparse.Namespace, options: Iterable[str]) -> None:
         raise ValueError(
             "`complex_omega` must be shared or fixed, but is word: the model sees no words."
         )
-    moves = [o.dest for o in WARP_OPTIONS if getattr(args, o.dest) is not None]
-    if moves and not args.encoder_layers:
-        raise ValueError(f"`{moves[0]}` needs an encoder, which draws how positions move.")

@@ -188,7 +188,10 @@ def test_a_model_of_16_bits_is_refused(weights):
     ("options", "message"),
     [
         ({"quant_noise_scalar": 0.1}, "with `--quant-noise-scalar`, but is int8 instead"),
-        ({"arch": "floater_roberta", "encoder_layers": 1}, "with a RoBERTa, which decodes nothing"),
+        (
+            {"arch": "floater_roberta", "encoder_layers": 1},
+            "with an encoder alone, which decodes nothing",
+        ),
         ({"decoding_weights": "int4"}, "must be one of float32, bfloat16, int8, but is 'int4'"),
     ],
 )

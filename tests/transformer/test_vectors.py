@@ -86,6 +86,11 @@ def test_it_computes_what_the_translation_model_computes(encoder, blocks, target
     expected, _ = translation(src_tokens, None, tgt_tokens, features_only=True)
     found = model(src, tgt, src_tokens == PAD, tgt_tokens == PAD)
     assert difference(found[tgt_tokens != PAD], expected[tgt_tokens != PAD]) < TOLERANCE
+    memory, state, of_target = model.encode(src, src_tokens == PAD), {}, tgt_tokens == PAD
+    steps = [
+        model.decode(tgt[:, :t], memory, of_target[:, :t], state) for t in range(1, tgt.size(1) + 1)
+    ]
+    assert difference(torch.cat(steps, 1)[~of_target], found[~of_target]) < TOLERANCE
 
 
 @pytest.mark.parametrize("encoder", ["floater", "rope", "t5"])
@@ -112,6 +117,9 @@ def test_training_moves_positions_and_reaches_every_parameter(moved):
     assert not torch.equal(first, second)
     second.square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+    alone = {**SHAPE, "num_encoder_layers": 0, "position_base": "drop"}
+    writer = PositionedTransformer("floater", **alone, **moved)
+    assert not torch.equal(writer.decode(tgt), writer.decode(tgt))
 
 
 def test_it_refuses_options_that_cannot_act():
@@ -121,5 +129,3 @@ def test_it_refuses_options_that_cannot_act():
         PositionedTransformer("floater", rope_base=500)
     with pytest.raises(ValueError, match="`complex_omega` must be shared or fixed"):
         PositionedTransformer("complex")
-    with pytest.raises(ValueError, match="`position_stretch` needs an encoder"):
-        PositionedTransformer("rope", num_encoder_layers=0, position_stretch="0.5:2.5")
