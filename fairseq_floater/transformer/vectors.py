@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from fairseq_floater.position_encoders import foreign_options
 from fairseq_floater.position_encoders.hooks import IncrementalState
-from fairseq_floater.position_encoders.rules import DECODER_ALONE, ENCODER_ALONE, TWO_STACKS
 from fairseq_floater.transformer.positioned_model import PositionedModel, completed
 from fairseq_floater.transformer.translation import MODEL, FloaterTransformerModel
 
@@ -71,7 +70,8 @@ class PositionedTransformer(PositionedModel):
             activation_dropout=dropout,
             no_scale_embedding=True,
         )
-        for side, layers in (("encoder", num_encoder_layers), ("decoder", num_decoder_layers)):
+        depths = {"encoder": num_encoder_layers, "decoder": num_decoder_layers}
+        for side, layers in depths.items():
             setattr(args, f"{side}_layers", layers)
             setattr(args, f"{side}_embed_dim", d_model)
             setattr(args, f"{side}_attention_heads", nhead)
@@ -81,10 +81,7 @@ class PositionedTransformer(PositionedModel):
         if not num_encoder_layers:
             args.no_cross_attention = True
         ARCH_CONFIG_REGISTRY[MODEL](args)
-        alone = ENCODER_ALONE if num_encoder_layers else DECODER_ALONE
-        self.args = completed(
-            args, TWO_STACKS if num_encoder_layers and num_decoder_layers else alone
-        )
+        self.args = completed(args, tuple(stack for stack in depths if depths[stack]))
         _check_effects(args, options)
         self._build()
         self.apply_training_options(args)

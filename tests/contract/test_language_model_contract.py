@@ -169,10 +169,9 @@ def test_positions_that_depend_on_the_length_of_the_text():
     [
         ({"position_sides": "source"}, "--position-sides` must be both or target"),
         ({"position_cross": "relative"}, "--position-cross` must be off with a decoder alone"),
-        ({"position_blocks": "0,2"}, "--position-blocks` must name blocks from 0 to 1"),
+        ({"blocks": "0,2"}, "--position-blocks` must name blocks from 0 to 1"),
     ],
 )
 def test_options_that_a_decoder_alone_cannot_take_are_refused(options, message):
-    blocks = options.pop("position_blocks", "all")
     with pytest.raises(ValueError, match=message):
-        language_model("rope", blocks, **options)
+        language_model("rope", **options)
