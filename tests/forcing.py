@@ -44,9 +44,16 @@ def assert_beams_keep_their_sentence(model, beam, left=True):
 def assert_every_parameter_gets_a_gradient(model):
     """Check it for a batch of end symbols alone too; there the gradient of a position may be zero."""
     end_symbols = torch.full((2, 1), h.EOS)
-    for batch in ((end_symbols, end_symbols), (h.source_batch(), h.target_batch())):
+    assert_losses_reach(
+        model, lambda: h.loss_of(model, end_symbols, end_symbols), lambda: h.loss_of(model)
+    )
+
+
+def assert_losses_reach(model, *losses):
+    """Check that each loss reaches every parameter, and that the last one moves every position."""
+    for loss in losses:
         model.zero_grad()
-        h.loss_of(model, *batch).backward()
+        loss().backward()
         assert [name for name, p in model.named_parameters() if p.grad is None] == []
     assert all(float(p.grad.abs().max()) > 0 for p in h.position_parameters(model))
 

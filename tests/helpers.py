@@ -209,19 +209,27 @@ def stepwise_log_probs(model, source, target_in, orders=None, beam=1):
     return torch.cat(steps, dim=1)
 
 
+def gold_of(tokens):
+    """Return made-up words to predict after ``tokens``, of the same shape."""
+    return (tokens * 7 + 3) % (VOCABULARY - FIRST_WORD) + FIRST_WORD
+
+
+def gold_loss(scores, tokens):
+    """Return a loss of log-probabilities [B, T, V] in which every token but padding weighs the same."""
+    return -scores.gather(2, gold_of(tokens).unsqueeze(2))[tokens.ne(PAD)].mean()
+
+
 def loss_of(model, source=None, target_in=None):
-    """Return a loss over a padded batch in which every target token but padding weighs the same."""
+    """Return the :func:`gold_loss` over a padded batch."""
     source = source_batch() if source is None else source
     target_in = target_batch() if target_in is None else target_in
-    real = target_in.ne(PAD)
-    gold = (target_in * 7 + 3) % (VOCABULARY - FIRST_WORD) + FIRST_WORD
     output = model(source, source.ne(PAD).sum(1), target_in)
     if model.decoder.adaptive_softmax is not None:  # as fairseq's adaptive_loss criterion
+        real, gold = target_in.ne(PAD), gold_of(target_in)
         scores, golds = model.decoder.adaptive_softmax(output[0][real], gold[real])
         pairs = [(s, g) for s, g in zip(scores, golds) if s is not None]
         return sum(F.cross_entropy(s, g, reduction="sum") for s, g in pairs) / real.sum()
-    scores = normalised(model, output)
-    return -scores.gather(2, gold.unsqueeze(2))[real].mean()
+    return gold_loss(normalised(model, output), target_in)
 
 
 def gradients(model, seed=0):

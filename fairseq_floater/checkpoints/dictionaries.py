@@ -10,10 +10,7 @@ from typing import Any
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_floater.checkpoints.families import (
-    LANGUAGE_MODEL,
     ROBERTA,
-    STACKS,
-    TOKENS,
     architecture,
     family_of,
     split_heads,
@@ -106,14 +103,14 @@ def load_dictionaries(
         CheckpointError: a checkpoint without embeddings, or dictionaries of another model.
     """
     family = family_of(architecture(args))
-    is_roberta, stacks = family is ROBERTA, STACKS[1:] if family is LANGUAGE_MODEL else STACKS
+    assert family is not None  # the callers have checked
+    is_roberta = family is ROBERTA
     tensors = split_heads(state["model"])[0] if is_roberta else state["model"]
-    names = [TOKENS] if is_roberta else [f"{s}.embed_tokens.weight" for s in stacks]
-    missing = [name for name in names if name not in tensors]
+    missing = [name for name in family.embeddings if name not in tensors]
     if missing:
         why = "" if is_roberta else "; adaptive inputs are not supported"
         raise CheckpointError(f"{path} has no {missing[0]}{why}.")
-    sizes = [len(tensors[name]) for name in names]
+    sizes = [len(tensors[name]) for name in family.embeddings]
     if data is None:
         is_shared = getattr(args, "share_all_embeddings", False)
         made = [placeholder_dictionary(size) for size in (sizes[:1] if is_shared else sizes)]

@@ -14,12 +14,12 @@ from fairseq.models.transformer_lm import TransformerLanguageModel
 from torch import Tensor
 
 from fairseq_floater.checkpoints.reading import CheckpointError
+from fairseq_floater.position_encoders.rules import STACKS as STACKS
 from fairseq_floater.transformer.language_model import FloaterLanguageModel
 from fairseq_floater.transformer.roberta import FloaterRobertaModel
 from fairseq_floater.transformer.shapes import ARCHITECTURES, ROBERTA_ARCHITECTURES
 from fairseq_floater.transformer.translation import FloaterTransformerModel
 
-STACKS = ("encoder", "decoder")
 TOKENS = "encoder.sentence_encoder.embed_tokens.weight"  # of a RoBERTa
 DEFAULT_POSITIONS = 512  # fairseq's default for RoBERTa
 ROBERTA_TABLE = "encoder.sentence_encoder.embed_positions.weight"  # of learned positions
@@ -36,6 +36,7 @@ class Family(NamedTuple):
         architectures: this package's that a warm start can make -> fairseq's of the same shape.
         generic: the architecture that takes any donor's shape; None if no architecture does.
         shape_options: options that fix a model's tensors or what it computes from them, by ``dest``.
+        embeddings: the tensors with a row for each entry of a dictionary, the source's first.
         stacks: returns the stacks of a model of this package, by module name.
     """
 
@@ -45,6 +46,7 @@ class Family(NamedTuple):
     architectures: Mapping[str, str]
     generic: str | None
     shape_options: tuple[str, ...]
+    embeddings: tuple[str, ...]
     stacks: Callable[[Any], dict[str, Any]]
 
 
@@ -66,6 +68,7 @@ TRANSLATION = Family(
         "no_cross_attention",
         "cross_self_attention",
     ),
+    tuple(f"{side}.embed_tokens.weight" for side in STACKS),
     lambda model: {"encoder": model.encoder, "decoder": model.decoder},
 )
 ROBERTA = Family(
@@ -82,6 +85,7 @@ ROBERTA = Family(
         "no_scale_embedding",
         "untie_weights_roberta",
     ),
+    (TOKENS,),
     lambda model: {"encoder.sentence_encoder": model.encoder.sentence_encoder},
 )
 LANGUAGE_MODEL = Family(
@@ -91,6 +95,7 @@ LANGUAGE_MODEL = Family(
     {},
     None,
     (),
+    ("decoder.embed_tokens.weight",),
     lambda model: {"decoder": model.decoder},
 )
 FAMILIES = (TRANSLATION, ROBERTA, LANGUAGE_MODEL)

@@ -19,7 +19,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
-from fairseq_floater.checkpoints.families import STACKS
+from fairseq_floater.checkpoints.families import STACKS, TRANSLATION
 from fairseq_floater.checkpoints.hugging_face import read_config, read_weights
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
@@ -47,7 +47,7 @@ _SHAPE = {
 _SHAPE["d_model"] = "encoder_embed_dim"
 _ACTIVATIONS = {"swish": "swish", "silu": "swish", "relu": "relu", "gelu": "gelu"}
 _TABLE = "embed_positions.weight"
-_SOURCE, _TARGET = (f"{side}.embed_tokens.weight" for side in STACKS)
+_SOURCE, _TARGET = TRANSLATION.embeddings
 _OUTPUT, _BIAS = (f"decoder.output_projection.{kind}" for kind in ("weight", "bias"))
 # The output bias of <s>, if Marian has no <s>: its probability is 0 in float32.
 _NEVER = -100.0

@@ -41,8 +41,8 @@ from fairseq_floater.position_encoders.warp_law import WARP_OPTIONS, Shifting, W
 if TYPE_CHECKING:
     from fairseq_floater.position_encoders.base import PositionEncoder
 
-# The stacks of a model.
-TWO_STACKS, ENCODER_ALONE, DECODER_ALONE = ("encoder", "decoder"), ("encoder",), ("decoder",)
+# The stacks of a translation model, of a RoBERTa and of a language model.
+STACKS, ENCODER_ALONE, DECODER_ALONE = ("encoder", "decoder"), ("encoder",), ("decoder",)
 
 
 def refuse(args: Any, encoder: type[PositionEncoder], stacks: tuple[str, ...] | None) -> None:

@@ -171,7 +171,7 @@ def warp_of_source(
     longest: Tensor | None = None,
     eval_law: EvalLaw | None = None,
 ) -> Warp | None:
-    """Return the warp of a batch of sources; None if each token's position is its number.
+    """Return the warp of a batch of sources or, of a decoder alone, texts; None: positions are numbers.
 
     Args:
         law: how training moves positions, or None.

@@ -47,8 +47,9 @@ class Source(NamedTuple):
         """
         if self.states is not None:
             return None if self.warp is None else self.warp.of_target(is_padding)
-        laws = {"law": decoder.warp_law, "eval_law": decoder.eval_law}
-        warp = warp_of_source(is_padding=is_padding, training=decoder.training, **laws)
+        warp = warp_of_source(
+            decoder.warp_law, is_padding, decoder.training, eval_law=decoder.eval_law
+        )
         if warp is not None and one_step:
             raise ValueError(
                 "`--position-random` and `--position-eval` interpolate, ntk and yarn must be left out of "

@@ -8,7 +8,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, register_model
 from fairseq.models.transformer import TransformerConfig, TransformerModel
 from torch import Tensor, nn
 
-from fairseq_floater.position_encoders.rules import TWO_STACKS
+from fairseq_floater.position_encoders.rules import STACKS
 from fairseq_floater.transformer.decoder import PositionedDecoder
 from fairseq_floater.transformer.encoder import PositionedEncoder
 from fairseq_floater.transformer.positioned_model import PositionedModel, completed, register_shape
@@ -30,7 +30,7 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
         Raises:
             ValueError: an option is unknown, inconsistent, or does not work with positions.
         """
-        args = completed(args, TWO_STACKS)
+        args = completed(args, STACKS)
         model: FloaterTransformerModel = super().build_model(args, task)
         source, target = model.encoder.positions, model.decoder.positions
         one_dictionary = model.encoder.embed_tokens is model.decoder.embed_tokens

@@ -6,7 +6,6 @@ import pytest
 import toy as toys
 
 from fairseq_floater.results.position_figure import read_positions
-from fairseq_floater.transformer.translation import FloaterTransformerModel  # noqa: F401  registers
 
 TASK = ("--task", "language_modeling", "--cpu", "--num-workers", "0")
 SHAPE = ("--arch", "floater_transformer_lm_gpt2_tiny", "--position-encoder", "rope")
