@@ -107,7 +107,7 @@ VERBS = {
         "checkpoints.cli",
     ),
     "position-loss": Verb(
-        "loss and accuracy of a translation model or a RoBERTa by position of the predicted token",
+        "loss and accuracy of a model by position of the predicted token",
         "checkpoints.cli",
     ),
     "score": Verb(

@@ -10,8 +10,9 @@ from fairseq_floater.checkpoints.averaging import average
 from fairseq_floater.checkpoints.donor import LAST, TILE
 from fairseq_floater.checkpoints.import_roberta import import_roberta
 from fairseq_floater.checkpoints.import_translation import import_translation
-from fairseq_floater.checkpoints.position_loss import BREAK_MODES, MASKINGS, position_loss
+from fairseq_floater.checkpoints.position_loss import position_loss
 from fairseq_floater.checkpoints.predictions import BENCHMARKS, predict
+from fairseq_floater.checkpoints.text_blocks import BREAK_MODES, MASKINGS
 from fairseq_floater.checkpoints.warm_start import WarmStartReport, warm_start
 from fairseq_floater.errors import UsageError
 from fairseq_floater.verbs import add_verb, positive, positives
@@ -140,12 +141,18 @@ def add_position_loss(verbs: Any) -> None:
         verbs,
         "position-loss",
         "floater position-loss run/average.pt data/bin --split test --bins 24,36,48\n"
+        "  floater position-loss lm/checkpoint_best.pt data/lm --bins 128,256,512\n"
         "  floater position-loss flow/checkpoint_best.pt data/mlm --bins 32,64,92,120\n"
         "models with the same dictionary get the same sentences, or blocks with the same tokens masked",
         position_loss,
     )
     add = parser.add_argument
-    add("checkpoint", type=Path, metavar="CHECKPOINT", help="a translation model or a RoBERTa")
+    add(
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="a translation model, a language model or a RoBERTa",
+    )
     add("data", type=Path, metavar="DATA", help="binarised text with its dictionaries")
     text = "ends of the bins of token positions: 32,64 is tokens 0-31 and 32-63; the last row is all tokens"
     add("--bins", type=positives, required=True, metavar="N,N", help=text)
@@ -154,14 +161,15 @@ def add_position_loss(verbs: Any) -> None:
     add("--batch-size", type=positive, default=32, metavar="N", help=text)
     text = "change positions, as the model's option of this name does"
     add("--position-eval", metavar="SPEC", help=text)
-    add = parser.add_argument_group("for a RoBERTa").add_argument
+    add = parser.add_argument_group("for a language model or a RoBERTa").add_argument
     text = "longest block in tokens (the last of --bins)"
     add("--tokens-per-sample", type=positive, metavar="N", help=text)
+    text = "how lines are put into blocks, as in fairseq-train (RoBERTa: complete; language model: none)"
+    add("--sample-break-mode", choices=BREAK_MODES, help=text)
+    add = parser.add_argument_group("for a RoBERTa").add_argument
     add("--seed", type=int, default=1, help="seed of the masks (1)")
     text = "bert: 80 %% of the chosen tokens become <mask>, 10 %% a random word, 10 %% stay; mask: all <mask>"
     add("--masking", choices=tuple(MASKINGS), default="bert", help=text)
-    text = "how lines are put into blocks, as in fairseq-train (complete)"
-    add("--sample-break-mode", choices=BREAK_MODES, default="complete", help=text)
 
 
 def add_predict(verbs: Any) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from fairseq.data import Dictionary, data_utils
+from torch import Tensor
 
 from fairseq_floater.checkpoints.families import (
     ROBERTA,
+    TRANSLATION,
     architecture,
     family_of,
     split_heads,
@@ -106,17 +109,16 @@ def load_dictionaries(
     assert family is not None  # the callers have checked
     is_roberta = family is ROBERTA
     tensors = split_heads(state["model"])[0] if is_roberta else state["model"]
-    missing = [name for name in family.embeddings if name not in tensors]
-    if missing:
-        why = "" if is_roberta else "; adaptive inputs are not supported"
-        raise CheckpointError(f"{path} has no {missing[0]}{why}.")
-    sizes = [len(tensors[name]) for name in family.embeddings]
+    sizes = [_entries(tensors, name) for name in family.embeddings]
+    if 0 in sizes:
+        raise CheckpointError(f"{path} has no {family.embeddings[sizes.index(0)]}.")
     if data is None:
         is_shared = getattr(args, "share_all_embeddings", False)
         made = [placeholder_dictionary(size) for size in (sizes[:1] if is_shared else sizes)]
         return made[0], made[-1]
     folder, trained_on = first_folder(data), task_options_of(state).get("data")
-    files = [_robertas_file(folder)] if is_roberta else _language_files(folder, args)
+    in_languages = family is TRANSLATION
+    files = _language_files(folder, args) if in_languages else [_only_file(folder)]
     # An imported RoBERTa has its dictionary beside it; a training had it in its data folder.
     originals = [Path(path).parent] if is_roberta else []
     originals += [first_folder(trained_on)] if trained_on else []
@@ -127,7 +129,13 @@ def load_dictionaries(
     return made[0], made[-1]
 
 
-def _robertas_file(folder: Path) -> Path:
+def _entries(tensors: dict[str, Tensor], name: str) -> int:
+    """Count the rows of the embedding ``name``; `--adaptive-input` splits it by the words' frequency."""
+    adaptive = re.compile(re.escape(name.removesuffix("weight")) + r"embeddings\.\d+\.0\.weight")
+    return sum(len(x) for key, x in tensors.items() if key == name or adaptive.fullmatch(key))
+
+
+def _only_file(folder: Path) -> Path:
     candidates = [folder / "dict.txt", folder / "input0" / "dict.txt"]
     for file in candidates:
         if file.is_file():

@@ -1,7 +1,8 @@
 """Measure a model's loss by the position of the tokens that it predicts.
 
 A translation model predicts every token of a target, end symbol included, from the source and the tokens
-before it (teacher forcing).
+before it (teacher forcing). A language model predicts every token of a block from those before it. The blocks
+are those of `fairseq-eval-lm`.
 
 A masked language model fills in 15 % of the tokens of a block. Data, blocks and masks are those of
 fairseq's masked-LM task, as `fairseq-validate` draws them. The masks depend on the seed and the block's
@@ -10,7 +11,6 @@ number, so that all models with one dictionary see the same.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,27 +20,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from fairseq import tasks
 from fairseq.models.roberta import RobertaModel
 
-from fairseq_floater.checkpoints.families import TRANSLATION, architecture, family_of
-from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
-from fairseq_floater.checkpoints.roberta_tasks import (
-    batches,
-    check_state,
-    lengths_of,
-    load_model,
+from fairseq_floater.checkpoints.families import (
+    LANGUAGE_MODEL,
+    TRANSLATION,
+    architecture,
+    family_of,
 )
+from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
+from fairseq_floater.checkpoints.roberta_tasks import batches
 from fairseq_floater.checkpoints.target_sentences import load_sentences
+from fairseq_floater.checkpoints.text_blocks import MASKED, MASKINGS, load_blocks
 from fairseq_floater.errors import UsageError
 from fairseq_floater.position_encoders.eval_law import NONE
 from fairseq_floater.records import markdown_table
-
-MASKED = 0.15
-# Shares of the chosen tokens that stay as they are, and that become a random word.
-MASKINGS = {"bert": (0.1, 0.1), "mask": (0.0, 0.0)}
-# fairseq's break modes, without "eos", which calls a function that numpy 2 removed.
-BREAK_MODES = ("complete", "complete_doc", "none")
 
 
 @dataclass(frozen=True)
@@ -62,8 +56,8 @@ class Bin:
 class PositionLoss:
     """Loss of a checkpoint in bits a token, by bin and over all positions.
 
-    For a translation model ``blocks`` counts sentences, and seed, masking, break mode and block length
-    are None.
+    For a translation model ``blocks`` counts sentences, and break mode and block length are None. Seed and
+    masking are None for all but a RoBERTa.
     """
 
     checkpoint: str
@@ -85,9 +79,8 @@ class PositionLoss:
             error = "" if group.standard_error is None else f"{group.standard_error:.3f}"
             numbers = (f"{group.bits:.3f}", error, f"{group.accuracy:.3f}", f"{group.n:,}")
             rows.append((f"{group.first}-{group.last}", *numbers))
-        kind, limit = (
-            ("target", "the model takes") if self.masking is None else ("masked", "a block")
-        )
+        kind = "target" if self.masking is None else "masked"
+        limit = "a block" if self.tokens_per_sample else "the model takes"
         lines = [
             f"{self.checkpoint} on {self.split} of {self.data}: {self._measured()}",
             *markdown_table(("tokens", "bits a token", "±", "accuracy", f"{kind} tokens"), rows),
@@ -100,14 +93,14 @@ class PositionLoss:
 
     def _measured(self) -> str:
         law = f", --position-eval {self.position_eval}" if self.position_eval else ""
-        if self.masking is None:
+        if self.tokens_per_sample is None:
             return f"{self.blocks:,} sentences, teacher-forced{law}"
+        blocks = f"{self.blocks:,} blocks of at most {self.tokens_per_sample} tokens"
+        if self.masking is None:
+            return f"{blocks}{law}"
         kept, random = MASKINGS[self.masking]
         chosen = f"{1 - kept - random:.0%} `<mask>`, {random:.0%} random, {kept:.0%} kept"
-        return (
-            f"{self.blocks:,} blocks of at most {self.tokens_per_sample} tokens, {MASKED:.0%} of them "
-            f"masked ({chosen}), seed {self.seed}{law}"
-        )
+        return f"{blocks}, {MASKED:.0%} of them masked ({chosen}), seed {self.seed}{law}"
 
 
 def position_loss(
@@ -119,21 +112,22 @@ def position_loss(
     split: str = "valid",
     seed: int = 1,
     masking: str = "bert",
-    sample_break_mode: str = "complete",
+    sample_break_mode: str | None = None,
     batch_size: int = 32,
     position_eval: str | None = None,
 ) -> PositionLoss:
-    """Return the loss of a translation model or a RoBERTa by bin of token position.
+    """Return the loss of a translation model, a language model or a RoBERTa by bin of token position.
 
     Args:
         checkpoint: of a model of fairseq or of this package.
         data: a folder of binarised data with the checkpoint's dictionary (dict.txt or dict.<lang>.txt).
         bins: where each bin ends: ``[32, 64]`` is tokens 0 to 31 and 32 to 63. Token 0 is the first
-            token of a target, or a RoBERTa's ``<s>``.
-        tokens_per_sample: a RoBERTa's longest block in tokens; None: the last of ``bins``.
+            token of a target or of a language model's block, or the ``<s>`` at its start.
+        tokens_per_sample: longest block in tokens; None: the last of ``bins``.
         seed: of a RoBERTa's masks.
         masking: of a RoBERTa, one of :data:`MASKINGS`.
-        sample_break_mode: fairseq's, of a RoBERTa, one of :data:`BREAK_MODES`.
+        sample_break_mode: one of :data:`BREAK_MODES`; None: complete for a RoBERTa, none for a language
+            model.
         batch_size: blocks in a batch; changes the result only by rounding.
         position_eval: ``--position-eval`` of a model of this package; None: the checkpoint's.
 
@@ -149,17 +143,21 @@ def position_loss(
         raise UsageError(
             f"`--position-eval` is for models of this package; {checkpoint} is fairseq's."
         )
-    masks: dict[str, Any] = {}
-    if family_of(architecture(args)) is TRANSLATION:
+    family = family_of(architecture(args))
+    options: dict[str, Any] = {}
+    if family is TRANSLATION:
         args.position_eval = position_eval or getattr(args, "position_eval", NONE)
         model, dataset, blocks = load_sentences(state, args, checkpoint, data, split)
         longest = int(dataset.tgt_sizes[blocks].max())
     else:
-        check_state(state, checkpoint, data)
         longest = tokens_per_sample or bins[-1]
-        masks = {"seed": seed, "masking": masking, "sample_break_mode": sample_break_mode}
-        masks["tokens_per_sample"] = longest
-        model, dataset, blocks = _load_blocks(checkpoint, data, split, masks, position_eval)
+        options = {"tokens_per_sample": longest, "sample_break_mode": sample_break_mode or "none"}
+        if family is not LANGUAGE_MODEL:
+            options["sample_break_mode"] = sample_break_mode or "complete"
+            options |= {"seed": seed, "masking": masking}
+        model, dataset, blocks = load_blocks(
+            state, args, checkpoint, data, split, options, position_eval
+        )
     tokens = _predicted_tokens(model, dataset, blocks, batch_size)
     return PositionLoss(
         checkpoint=str(checkpoint),
@@ -170,45 +168,7 @@ def position_loss(
         bins=_filled_bins(tokens, bins, split),
         all=_bin(tokens, 0, longest - 1),
         position_eval=position_eval,
-        **masks,
-    )
-
-
-def _load_blocks(
-    checkpoint: Path, data: Path, split: str, masks: dict[str, Any], position_eval: str | None
-) -> tuple[RobertaModel, Any, np.ndarray]:
-    """Return a RoBERTa, a split, and its blocks of at most ``tokens_per_sample`` tokens, shortest first."""
-    if not (data / f"{split}.idx").is_file():
-        raise CheckpointError(f"There is no {data / split}.idx, the binarised split `{split}`.")
-    length = masks["tokens_per_sample"]
-    law = {"position_eval": position_eval} if position_eval else None
-    model, task = load_model(checkpoint, _masked_task(data, masks), law)
-    if length > model.max_positions():
-        raise UsageError(
-            f"`--tokens-per-sample` (or the last of --bins) must be at most the {model.max_positions()} "
-            f"positions of {checkpoint}, but is {length}; warm-start --max-positions makes a model with "
-            "more."
-        )
-    task.load_dataset(split)
-    dataset = task.dataset(split)
-    dataset.set_epoch(1)  # as fairseq does before it validates
-    lengths = lengths_of(dataset)
-    order = np.argsort(lengths, kind="stable")  # little padding
-    blocks = order[lengths[order] <= length]
-    if not len(blocks):
-        raise CheckpointError(
-            f"No line of {split} fits into {length} tokens with `<s>`; choose another "
-            "--sample-break-mode or --tokens-per-sample."
-        )
-    return model, dataset, blocks
-
-
-def _masked_task(data: Path, masks: dict[str, Any]) -> Any:
-    kept, random = MASKINGS[masks["masking"]]
-    options = {name: value for name, value in masks.items() if name != "masking"}
-    shares = {"leave_unmasked_prob": kept, "random_token_prob": random, "mask_prob": MASKED}
-    return tasks.setup_task(
-        argparse.Namespace(task="masked_lm", data=str(data), **options, **shares)
+        **options,
     )
 
 
@@ -224,11 +184,14 @@ class _Tokens(NamedTuple):
 @torch.no_grad()
 def _predicted_tokens(model: Any, dataset: Any, blocks: np.ndarray, batch_size: int) -> _Tokens:
     """Compute the loss of every token to predict; ``blocks`` holds indices of ``dataset``."""
-    padding = model.encoder.dictionary.pad()
+    reader = model.encoder if isinstance(model, RobertaModel) else model.decoder
+    padding = reader.dictionary.pad()
     measured = [(np.empty(0), np.empty(0, dtype=bool), *np.empty((2, 0), dtype=np.int64))]
     for begin, batch in enumerate(batches(dataset, blocks, batch_size, model)):
         target = batch["target"]
         is_predicted = target.ne(padding)
+        if getattr(dataset, "add_bos_token", False):
+            is_predicted[:, 0] = False  # the target of `<s>` is itself
         if not is_predicted.any():
             continue
         if isinstance(model, RobertaModel):

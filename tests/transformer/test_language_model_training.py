@@ -5,6 +5,7 @@ import re
 import pytest
 import toy as toys
 
+from fairseq_floater.checkpoints.position_loss import position_loss
 from fairseq_floater.results.position_figure import read_positions
 
 TASK = ("--task", "language_modeling", "--cpu", "--num-workers", "0")
@@ -36,6 +37,8 @@ def test_training_scoring_and_generation(data, tmp_path):
     checkpoint = tmp_path / "checkpoint_last.pt"
     trained, longer = (loss_at(data, checkpoint, tokens) for tokens in (12, 36))
     assert trained < 2 and longer < 2  # bits; guessing among 12 words costs 3.6
+    by_position = position_loss(checkpoint, data, bins=[12, 36], split="test")
+    assert by_position.all.bits == pytest.approx(longer, abs=1e-4)
     cap = ("--model-overrides", "{'position_eval': 'cap:4'}")
     assert loss_at(data, checkpoint, 36, *cap) != longer
     lines = ("--sample-break-mode", "eos", "--prefix-size", "4", "--max-len-b", "12", "--beam", "1")
