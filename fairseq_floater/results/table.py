@@ -33,7 +33,7 @@ class Results:
         return {name: label if common[label] == 1 else name for name, label in labels.items()}
 
     def to_json_dict(self) -> dict[str, Any]:
-        names = ("name", "signature", "scores", "average", "before")
+        names = ("name", "label", "seed", "signature", "scores", "average", "before")
         runs = [{name: getattr(run, name) for name in names} for run in self.runs]
         return {"folder": self.folder, "tests": self.tests, "runs": runs}
 

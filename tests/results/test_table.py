@@ -68,8 +68,11 @@ def test_systems_are_shown_by_their_short_label(tmp_path):
     assert "| rotation_flow, stretched | 30.50" in results.format_text()
     for seed in "12":
         save_run(tmp_path / "seeds", f"seed-{seed}/{system.name}", 30.5, system=system, seed=seed)
-    labels = list(collect_results(tmp_path / "seeds").labels.values())
-    assert labels == ["rotation_flow, stretched, seed 1", "rotation_flow, stretched, seed 2"]
+    results = collect_results(tmp_path / "seeds")
+    names = ["rotation_flow, stretched, seed 1", "rotation_flow, stretched, seed 2"]
+    assert list(results.labels.values()) == names
+    rows = [(run["label"], run["seed"]) for run in results.to_json_dict()["runs"]]
+    assert rows == [("rotation_flow, stretched", "1"), ("rotation_flow, stretched", "2")]
     # Two systems that would share a label keep their names.
     wider = System("rope", scratch=True, options=("--position-stretch", "0.5:4"))
     for other in (wider, System("rope", scratch=True, options=stretched)):
