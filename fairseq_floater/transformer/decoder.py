@@ -121,7 +121,7 @@ class PositionedDecoder(TransformerDecoderBase):
         tokens = Tokens.read(is_padding, one_step, warp)
         check_base_length(self, tokens.is_padding)
         causal = not (one_step or full_context_alignment)
-        embedded = self._embed(prev_output_tokens, incremental_state, token_embeddings)
+        embedded = self._embed(prev_output_tokens, tokens, incremental_state, token_embeddings)
         positions = prepare(
             self, "positions", tokens, embedded.dtype, prev_output_tokens, incremental_state
         )
@@ -241,22 +241,25 @@ class PositionedDecoder(TransformerDecoderBase):
 
     def _embed(
         self,
-        tokens: Tensor,
+        words: Tensor,
+        tokens: Tokens,
         incremental_state: IncrementalState | None,
         token_embeddings: Tensor | None,
     ) -> Tensor:
-        """Embed all tokens, or while decoding the last, and add fairseq's own positions: [B, T, C]."""
+        """Embed all ``words`` [B, T], or while decoding the last, and add fairseq's positions: [B, T, C]."""
         base = None
         if self.embed_positions is not None:
-            base = self.embed_positions(tokens, incremental_state=incremental_state)
+            # With a state, fairseq would count padding too.
+            state = None if tokens.has_padding else incremental_state
+            base = self.embed_positions(words, incremental_state=state)
         if incremental_state is not None:
-            tokens = tokens[:, -1:]
+            words = words[:, -1:]
             base = None if base is None else base[:, -1:]
             token_embeddings = None if token_embeddings is None else token_embeddings[:, -1:]
         if self.starts_with_padding:
-            tokens = tokens.masked_fill(tokens == self.dictionary.eos(), self.padding_idx)
+            words = words.masked_fill(words == self.dictionary.eos(), self.padding_idx)
         if token_embeddings is None:
-            token_embeddings = self.embed_tokens(tokens.contiguous())
+            token_embeddings = self.embed_tokens(words.contiguous())
         x = self.embed_scale * token_embeddings
         if self.quant_noise is not None:
             x = self.quant_noise(x)

@@ -15,6 +15,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY, register_model
 from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
+from omegaconf import DictConfig, open_dict
 
 from fairseq_floater.position_encoders.rules import DECODER_ALONE
 from fairseq_floater.transformer.decoder import PositionedDecoder
@@ -43,8 +44,13 @@ class FloaterLanguageModel(PositionedModel, TransformerLanguageModel):
         Raises:
             ValueError: an option is unknown, inconsistent, or does not work with positions.
         """
-        args = completed(args, DECODER_ALONE)
+        given, args = args, completed(args, DECODER_ALONE)
         _complete_shape(args, task)
+        if isinstance(given, DictConfig):
+            # The checkpoint keeps these, and the task that loads it may have another length.
+            with open_dict(given):
+                given.tokens_per_sample = args.tokens_per_sample
+                given.max_target_positions = args.max_target_positions
         args.encoder_layers = 0  # else `--position-blocks` would count fairseq's default, six
         model: FloaterLanguageModel = super().build_model(args, task)
         model.args, model.decoder = args, _positioned(model.decoder)

@@ -53,6 +53,7 @@ class Source(NamedTuple):
         if warp is not None and one_step:
             raise ValueError(
                 "`--position-random` and `--position-eval` interpolate, ntk and yarn must be left out of "
-                "decoding with a decoder alone: they need the length of the text, which is not known yet."
+                "decoding with a decoder alone, as by --model-overrides \"{'position_random': None}\": they "
+                "need the length of the text, which is not known yet."
             )
         return warp

@@ -19,6 +19,9 @@ from fairseq_floater.position_encoders.hooks import IncrementalState
 from fairseq_floater.transformer.positioned_model import PositionedModel, completed
 from fairseq_floater.transformer.translation import MODEL, FloaterTransformerModel
 
+# Key of an incremental state for the number of tokens that were read.
+READ = "read"
+
 
 class PositionedTransformer(PositionedModel):
     """Take the place of ``torch.nn.Transformer(batch_first=True)``, with any position encoder.
@@ -40,7 +43,7 @@ class PositionedTransformer(PositionedModel):
 
     Raises:
         TypeError: an option has an unknown name.
-        ValueError: options that exclude each other, have no effect, or need words.
+        ValueError: options that exclude each other, have no effect, or need words; or no layers.
     """
 
     def __init__(
@@ -71,6 +74,8 @@ class PositionedTransformer(PositionedModel):
             no_scale_embedding=True,
         )
         depths = {"encoder": num_encoder_layers, "decoder": num_decoder_layers}
+        if not any(depths.values()):
+            raise ValueError("num_encoder_layers and num_decoder_layers must not both be 0.")
         for side, layers in depths.items():
             setattr(args, f"{side}_layers", layers)
             setattr(args, f"{side}_embed_dim", d_model)
@@ -109,10 +114,12 @@ class PositionedTransformer(PositionedModel):
     ) -> Tensor:
         """Compute src [B, S, C] and tgt [B, T, C] -> [B, T, C]; without tgt, the encoder's [B, S, C].
 
-        The masks, [B, S] and [B, T], are true at padding.
+        The masks, [B, S] and [B, T], are true at padding. A decoder alone has :meth:`decode` instead.
         """
         if tgt is None:
             return self.encode(src, src_key_padding_mask)["encoder_out"][0].transpose(0, 1)
+        self._require("encoder")
+        self._require("decoder")
         src_tokens = self._tokens(src, src_key_padding_mask)
         tgt_tokens = self._tokens(tgt, tgt_key_padding_mask)
         lengths = self.encoder.longer_side(src_tokens, tgt_tokens)
@@ -123,6 +130,7 @@ class PositionedTransformer(PositionedModel):
         self, src: Tensor, src_key_padding_mask: Tensor | None = None
     ) -> dict[str, list[Any]]:
         """Return fairseq's output of the encoder for src [B, S, C], which :meth:`decode` takes."""
+        self._require("encoder")
         tokens = self._tokens(src, src_key_padding_mask)
         return self.encoder(tokens, token_embeddings=src)
 
@@ -135,10 +143,33 @@ class PositionedTransformer(PositionedModel):
     ) -> Tensor:
         """Compute tgt [B, T, C] -> [B, T, C]; without ``memory`` in a decoder alone.
 
-        With ``state``, only the last token is computed, [B, 1, C]. It begins as an empty dict and keeps the
-        keys of earlier calls, whose tokens ``tgt`` repeats.
+        With ``state``, the last token's output is returned, [B, 1, C]. The state begins as an empty dict and
+        keeps the keys of earlier calls, whose tokens ``tgt`` repeats. Several new tokens, as of a prompt, are
+        read one after the other.
+
+        Raises:
+            ValueError: no decoder, memory for a decoder alone, or none for a model with an encoder; or no
+                new token.
         """
-        return self._decoded(tgt, self._tokens(tgt, tgt_key_padding_mask), memory, state)
+        self._require("decoder")
+        if (memory is None) != (self.encoder is None):
+            raise ValueError("memory must be what `encode` returns; None only for a decoder alone.")
+        tokens = self._tokens(tgt, tgt_key_padding_mask)
+        if state is None:
+            return self._decoded(tgt, tokens, memory)
+        before, length = state.get(READ, {}).get(READ), tgt.size(1)
+        read = 0 if before is None else int(before)
+        if length <= read:
+            raise ValueError(f"tgt must have more than the {read} tokens of the earlier calls.")
+        for t in range(read + 1, length + 1):
+            last = self._decoded(tgt[:, :t], tokens[:, :t], memory, state)
+        # Only now: the decoder reads an empty state as the start.
+        state[READ] = {READ: torch.tensor(length)}
+        return last
+
+    def _require(self, stack: str) -> None:
+        if getattr(self, stack) is None:
+            raise ValueError(f"The model has no {stack}: num_{stack}_layers is 0.")
 
     def _decoded(
         self,

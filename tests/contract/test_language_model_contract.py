@@ -55,7 +55,8 @@ def test_a_text_alone_is_the_text_in_a_padded_batch_and_step_by_step(encoder, bl
     model = visible(encoder, blocks, target)
     for left in (True, False):
         batch = h.target_batch(left)
-        together = scores(model, batch)
+        together, real = scores(model, batch), batch.ne(h.PAD)
+        assert h.difference(stepwise(model, batch)[real], together[real]) <= h.TOLERANCE
         for tokens, row in zip(batch, together):
             alone = tokens[tokens.ne(h.PAD)][None]
             assert h.difference(row[tokens.ne(h.PAD)], scores(model, alone)[0]) <= h.TOLERANCE
@@ -131,14 +132,16 @@ def test_the_sinusoid_at_the_input_is_fairseqs_language_model(options):
 
 
 def test_hydras_options_build_the_same_model_whose_length_is_the_tasks():
-    options = {**SHAPE, "dropout": 0.0, "position_encoder": "learned"}
+    options = OmegaConf.create({**SHAPE, "dropout": 0.0, "position_encoder": "learned"})
     task = h.task()
     task.args = Namespace(tokens_per_sample=16, max_target_positions=None)
     torch.manual_seed(0)
-    model = FloaterLanguageModel.build_model(OmegaConf.create(options), task)
+    model = FloaterLanguageModel.build_model(options, task)
     tokens = h.target_batch()
     assert model.max_positions() == 16
     assert h.difference(model(tokens)[0], language_model("learned")(tokens)[0]) == 0
+    task.args.tokens_per_sample = 64  # of an evaluation
+    assert FloaterLanguageModel.build_model(options, task).max_positions() == 16
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,11 @@ def test_each_stack_works_alone(encoder):
     x = vectors(7)
     assert reader(x).shape == x.shape
     before = writer.eval().decode(x)
+    state = {}  # a prompt of 5 tokens, then 2 more
+    steps = [writer.decode(x[:, :t], state=state) for t in (5, 6, 7)]
+    assert difference(torch.cat(steps, 1), before[:, 4:]) < TOLERANCE
+    with pytest.raises(ValueError, match="more than the 7 tokens"):
+        writer.decode(x, state=state)
     x[:, 4:] = vectors(3, seed=2)
     changed = (writer.decode(x) - before).abs().amax((0, 2)) > 1e-4
     assert changed.tolist() == [False] * 4 + [True] * 3
@@ -120,6 +125,24 @@ def test_training_moves_positions_and_reaches_every_parameter(moved):
     alone = {**SHAPE, "num_encoder_layers": 0, "position_base": "drop"}
     writer = PositionedTransformer("floater", **alone, **moved)
     assert not torch.equal(writer.decode(tgt), writer.decode(tgt))
+
+
+def test_a_missing_stack_or_memory_is_named():
+    x = vectors(3)
+    reader = PositionedTransformer("rope", **SHAPE, num_encoder_layers=1, num_decoder_layers=0)
+    writer = PositionedTransformer("rope", **SHAPE, num_encoder_layers=0, num_decoder_layers=1)
+    for call in (lambda: reader.decode(x), lambda: reader(x, x)):
+        with pytest.raises(ValueError, match="no decoder: num_decoder_layers is 0"):
+            call()
+    for call in (lambda: writer(x), lambda: writer(x, x), lambda: writer.encode(x)):
+        with pytest.raises(ValueError, match="no encoder: num_encoder_layers is 0"):
+            call()
+    whole = PositionedTransformer("rope", **SHAPE, num_encoder_layers=1, num_decoder_layers=1)
+    for call in (lambda: whole.decode(x), lambda: writer.decode(x, whole.encode(x))):
+        with pytest.raises(ValueError, match="memory must be what `encode` returns"):
+            call()
+    with pytest.raises(ValueError, match="must not both be 0"):
+        PositionedTransformer("rope", num_encoder_layers=0, num_decoder_layers=0)
 
 
 def test_it_refuses_options_that_cannot_act():
