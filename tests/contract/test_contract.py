@@ -72,7 +72,8 @@ def test_every_stream_of_every_block_reaches_the_output(encoder, blocks, target,
 @h.every_case
 def test_step_by_step_equals_one_pass_when_beams_are_reordered_too(encoder, blocks, target):
     model = h.visible(encoder, blocks, target)
-    forcing.assert_steps_equal_one_pass(model, h.source_batch(), h.target_batch())
+    for left in (True, False):
+        forcing.assert_steps_equal_one_pass(model, h.source_batch(), h.target_batch(left))
     for beam in (1, 2):  # keys are cached for each beam, and for each sentence
         forcing.assert_beams_keep_their_sentence(model, beam)
 

@@ -45,8 +45,7 @@ def seen(case, **options):
 
 @every_model
 def test_padding_changes_nothing_and_decoding_is_teacher_forcing(case):
-    # In step-by-step decoding, fairseq's own sinusoid counts padding in front.
-    model = seen(case, position_base="drop")
+    model = seen(case)
     for left in (True, False):
         batch = h.source_batch(left), h.target_batch(left)
         forcing.assert_steps_equal_one_pass(model, *batch)
