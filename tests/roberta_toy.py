@@ -56,7 +56,7 @@ def sentence(length, number):
     return [(5 * i * i + 3 * i + 7 * number) % WORDS for i in range(length)]
 
 
-def write_text(folder, lengths=(9, 14, 3, 20, 25, 7, 30, 11, 2, 18) * 4):
+def write_text(folder, lengths=(9, 14, 3, 19, 20, 25, 7, 30, 11, 2, 18) * 4):
     """Write a dictionary and text for the masked-LM task."""
     save_dictionary(folder)
     write_split(folder, "valid", [sentence(length, i) for i, length in enumerate(lengths)])

@@ -70,7 +70,7 @@ def load_blocks(
     task.load_dataset(split)
     dataset = task.dataset(split)
     dataset.set_epoch(1)  # as fairseq does before it validates
-    lengths = lengths_of(dataset)
+    lengths = lengths_of(dataset) + getattr(dataset, "add_bos_token", 0)  # not counted by fairseq
     order = np.argsort(lengths, kind="stable")  # little padding
     blocks = order[lengths[order] <= longest]
     if not len(blocks):

@@ -187,7 +187,7 @@ def causal_blocks(data, mode, starts, longest):
     blocks = [words[i : i + step] for i in range(0, len(words), step)]
     before = [[2]] + blocks
     if mode == "eos":
-        blocks = [line for line in lines if len(line) <= longest]
+        blocks = [line for line in lines if len(line) <= step]
         before = [[2] for _ in blocks]
     first, unmeasured = ([0], [None]) if starts else ([], [])
     return [(first + b[-1:] + block[:-1], unmeasured + block) for b, block in zip(before, blocks)]
@@ -195,8 +195,14 @@ def causal_blocks(data, mode, starts, longest):
 
 @pytest.mark.parametrize(
     ("mode", "starts", "options"),
-    [(None, False, {}), ("eos", False, {}), (None, True, {}), (None, False, ADAPTIVE)],
-    ids=["none", "eos", "bos", "adaptive"],
+    [
+        (None, False, {}),
+        ("eos", False, {}),
+        (None, True, {}),
+        ("eos", True, {}),
+        (None, False, ADAPTIVE),
+    ],
+    ids=["none", "eos", "bos", "eos, bos", "adaptive"],
 )
 @torch.no_grad()
 def test_a_language_model_predicts_every_token_of_a_block(tmp_path, data, mode, starts, options):
