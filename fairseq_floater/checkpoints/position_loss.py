@@ -1,11 +1,9 @@
 """Measure a model's loss by the position of the tokens that it predicts.
 
 A translation model predicts every token of a target, end symbol included, from the source and the tokens
-before it (teacher forcing). A language model predicts every token of a block from those before it. The blocks
-are those of `fairseq-eval-lm`.
+before it (teacher forcing). A language model predicts every token of a block from those before it.
 
-A masked language model fills in 15 % of the tokens of a block. Data, blocks and masks are those of
-fairseq's masked-LM task, as `fairseq-validate` draws them. The masks depend on the seed and the block's
+A masked language model fills in 15 % of the tokens of a block. The masks depend on the seed and the block's
 number, so that all models with one dictionary see the same.
 """
 
@@ -151,9 +149,9 @@ def position_loss(
         longest = int(dataset.tgt_sizes[blocks].max())
     else:
         longest = tokens_per_sample or bins[-1]
-        options = {"tokens_per_sample": longest, "sample_break_mode": sample_break_mode or "none"}
+        mode = sample_break_mode or ("none" if family is LANGUAGE_MODEL else "complete")
+        options = {"tokens_per_sample": longest, "sample_break_mode": mode}
         if family is not LANGUAGE_MODEL:
-            options["sample_break_mode"] = sample_break_mode or "complete"
             options |= {"seed": seed, "masking": masking}
         model, dataset, blocks = load_blocks(
             state, args, checkpoint, data, split, options, position_eval

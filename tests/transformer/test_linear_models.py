@@ -43,9 +43,10 @@ def seen(case, **options):
     return h.randomise_positions(built(case, **options)).eval()
 
 
+@pytest.mark.parametrize("base", ["auto", "drop"])
 @every_model
-def test_padding_changes_nothing_and_decoding_is_teacher_forcing(case):
-    model = seen(case)
+def test_padding_changes_nothing_and_decoding_is_teacher_forcing(case, base):
+    model = seen(case, position_base=base)
     for left in (True, False):
         batch = h.source_batch(left), h.target_batch(left)
         forcing.assert_steps_equal_one_pass(model, *batch)
