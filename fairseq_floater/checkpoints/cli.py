@@ -11,8 +11,8 @@ from fairseq_floater.checkpoints.donor import LAST, TILE
 from fairseq_floater.checkpoints.import_roberta import import_roberta
 from fairseq_floater.checkpoints.import_translation import import_translation
 from fairseq_floater.checkpoints.position_loss import position_loss
+from fairseq_floater.checkpoints.predicted_text import BREAK_MODES, MASKINGS
 from fairseq_floater.checkpoints.predictions import BENCHMARKS, predict
-from fairseq_floater.checkpoints.text_blocks import BREAK_MODES, MASKINGS
 from fairseq_floater.checkpoints.warm_start import WarmStartReport, warm_start
 from fairseq_floater.errors import UsageError
 from fairseq_floater.verbs import add_verb, positive, positives

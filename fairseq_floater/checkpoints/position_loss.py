@@ -26,10 +26,14 @@ from fairseq_floater.checkpoints.families import (
     architecture,
     family_of,
 )
+from fairseq_floater.checkpoints.predicted_text import (
+    MASKED,
+    MASKINGS,
+    load_blocks,
+    load_sentences,
+)
 from fairseq_floater.checkpoints.reading import CheckpointError, load_checkpoint, model_args
 from fairseq_floater.checkpoints.roberta_tasks import batches
-from fairseq_floater.checkpoints.target_sentences import load_sentences
-from fairseq_floater.checkpoints.text_blocks import MASKED, MASKINGS, load_blocks
 from fairseq_floater.errors import UsageError
 from fairseq_floater.position_encoders.eval_law import NONE
 from fairseq_floater.records import markdown_table
@@ -141,10 +145,10 @@ def position_loss(
         raise UsageError(
             f"`--position-eval` is for models of this package; {checkpoint} is fairseq's."
         )
+    args.position_eval = position_eval or getattr(args, "position_eval", NONE)
     family = family_of(architecture(args))
     options: dict[str, Any] = {}
     if family is TRANSLATION:
-        args.position_eval = position_eval or getattr(args, "position_eval", NONE)
         model, dataset, blocks = load_sentences(state, args, checkpoint, data, split)
         longest = int(dataset.tgt_sizes[blocks].max())
     else:
@@ -153,9 +157,7 @@ def position_loss(
         options = {"tokens_per_sample": longest, "sample_break_mode": mode}
         if family is not LANGUAGE_MODEL:
             options |= {"seed": seed, "masking": masking}
-        model, dataset, blocks = load_blocks(
-            state, args, checkpoint, data, split, options, position_eval
-        )
+        model, dataset, blocks = load_blocks(state, args, checkpoint, data, split, options)
     tokens = _predicted_tokens(model, dataset, blocks, batch_size)
     return PositionLoss(
         checkpoint=str(checkpoint),

@@ -105,7 +105,7 @@ def predict(
     if not file.is_file():
         raise CheckpointError(f"There is no {file}; `floater {task} prepare` makes it.")
     overrides = {"data": str(data), "no_shuffle": True}
-    model, trained_task = load_model(checkpoint, overrides=overrides)
+    model, trained_task = load_model(checkpoint, overrides)
     request = _Request(checkpoint, data, output, split, batch_size)
     number, files = benchmark.answer(request, model, trained_task)
     for path, text in files.items():

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
+from fairseq.data import Dictionary
 from fairseq.models.roberta import RobertaModel
 
 from fairseq_floater.checkpoints.dictionaries import load_dictionaries
@@ -34,8 +35,11 @@ def roberta_args(state: dict[str, Any], path: Path) -> argparse.Namespace:
     return args
 
 
-def check_state(state: dict[str, Any], path: Path, data: Path) -> None:
+def check_state(state: dict[str, Any], path: Path, data: Path) -> tuple[Dictionary, Dictionary]:
     """Check that a checkpoint is a RoBERTa's, with the dictionary of ``data`` (dict.txt or input0/dict.txt).
+
+    Returns:
+        The dictionary, twice.
 
     Raises:
         CheckpointError: another model or dictionary, or a format of 2019, which fairseq cannot load.
@@ -45,17 +49,14 @@ def check_state(state: dict[str, Any], path: Path, data: Path) -> None:
         raise CheckpointError(
             f"{path} has fairseq's format of 2019; `floater import-roberta {path} NEW.pt` converts it."
         )
-    load_dictionaries(state, args, path, str(data))
+    return load_dictionaries(state, args, path, str(data))
 
 
-def load_model(
-    path: Path, task: Any = None, overrides: dict[str, Any] | None = None
-) -> tuple[RobertaModel, Any]:
-    """Load a checkpoint. Return the model, in evaluation mode, and its task.
+def load_model(path: Path, overrides: dict[str, Any] | None = None) -> tuple[RobertaModel, Any]:
+    """Load a checkpoint with its task and heads. Return the model, in evaluation mode, and the task.
 
     Args:
         path: the checkpoint, which :func:`check_state` has accepted.
-        task: the task to load it with; None: the checkpoint's own.
         overrides: of the checkpoint's options.
 
     Raises:
@@ -64,7 +65,7 @@ def load_model(
     with _quiet():
         try:
             models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-                [str(path)], arg_overrides=overrides, task=task
+                [str(path)], arg_overrides=overrides
             )
         except (RuntimeError, ValueError, AssertionError) as error:
             reason = (str(error).splitlines() or [""])[-1].strip().rstrip(".")
