@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,21 +23,11 @@ def read_json(path: str | os.PathLike[str], shape: Any = object) -> Any:
     every key, and a key that ends in ``?`` may be missing.
 
     Raises:
-        ReportError: it is not JSON, a key comes twice, which would hide a value, or it has another ``shape``.
+        ReportError: it is not JSON, or has another ``shape``.
     """
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        content = dict(pairs)
-        if len(content) < len(pairs):
-            twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-            raise ReportError(f"{path} has {shown(twice)} twice.")
-        return content
-
     text = Path(path).read_bytes()
     try:
-        content = json.loads(text.decode("utf-8-sig"), object_pairs_hook=unique)
-    except ReportError:
-        raise
+        content = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise ReportError(f"{path} cannot be read as JSON: {str(error).rstrip('.')}.") from None
     check_shape(content, shape, f"{path}: the content")
