@@ -33,7 +33,7 @@ class FakeLauncher(Launcher):
             raise CommandError(f"{name}: the command failed; see the end of {log}.")
         if step.startswith("train"):
             folder = Path(value(words, "--save-dir"))
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             (folder / "checkpoint_best.pt").write_bytes(b"one")
         elif step == "validate":
             log.write_text("x | valid on 'valid' subset | loss 3.25 | ppl 9.5\n")

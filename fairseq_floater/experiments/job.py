@@ -53,6 +53,7 @@ class Training:
     notes: dict[str, Any]  # further entries of the record, such as the run's settings
     counts: str = "tokens-per-update"  # the key of the configuration that sets `size`
     expected: float | None = None  # updates an epoch in the recipe, shown beside the real ones
+    may_end_later: bool = False  # whether a finished run may train further
 
 
 class Job(ABC):
@@ -193,13 +194,20 @@ class Job(ABC):
             self.command(command)
             return
         path.mkdir(parents=True, exist_ok=True)
-        folder.check_same(training.stage, training.arguments, training.size, training.counts)
-        if folder.read().get("trained"):
+        is_longer = folder.check_same(
+            training.stage,
+            training.arguments,
+            training.size,
+            training.counts,
+            may_end_later=training.may_end_later,
+        )
+        if folder.read().get("trained") and not is_longer:
             self.launcher.say(f"{name}: trained already")
             return
         beginning = folder.resume(training.stage, training.arguments, machines.world)
         self.launcher.say(f"{name}: {beginning}")
         with folder.changing() as record:
+            record.pop("trained", None)
             record["arguments"][training.stage] = training.arguments
             record["tokens"][training.stage] = training.size
             record["processes"] = machines.world

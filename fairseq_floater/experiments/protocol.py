@@ -174,6 +174,7 @@ class Protocol(TranslationJob):
             self.settings["tokens_per_update"],
             self.experiment.config.budget.update_in_words(machines),
             notes,
+            may_end_later=stage != "donor",  # other runs start from a donor
         )
         self.train(training, machines)
 

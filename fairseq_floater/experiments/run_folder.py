@@ -21,33 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import ReportError
+from fairseq_floater.experiments.argument_changes import BATCH_OPTIONS, Changes, by_option
 from fairseq_floater.files import USER_DIR
 from fairseq_floater.records import NUMBER, RECORD, read_json, write_json
 from fairseq_floater.requirements import cpu_name, versions
 
-# Options that set the batch of one process.
-_BATCH_OPTIONS = {"--batch-size", "--max-tokens"}
-# Options that follow from the machine, its GPUs and their memory.
-_MACHINE_OPTIONS = {
-    "--user-dir",  # where the checkout lies
-    "--finetune-from-model",  # `check_start` compares the file's bytes
-    "--max-tokens",
-    "--update-freq",
-    "--ddp-backend",
-    "--cpu",
-    "--fp16",
-    "--load-checkpoint-on-all-dp-ranks",
-    "--distributed-world-size",
-    "--distributed-init-method",
-    "--distributed-backend",
-    "--distributed-no-spawn",
-    "--find-unused-parameters",
-    "--log-interval",
-    "--log-format",
-    "--num-workers",
-}
-_DATA = "the data folder"  # the name of the words before the first option
-_FOLDERS = {_DATA, "--save-dir"}
+# What is made of a trained model.
+_MADE_OF_MODEL = ("average.json", "generate.*", "losses.*", "scores.*")
 # Stage -> prefix of its results. If the arguments of the stage change, all of these must be removed.
 _RESULTS = {"generate": "generate", "score-reference": "losses"}
 _SHAPE = {
@@ -101,7 +81,9 @@ class RunFolder:
         arguments: list[str],
         size: str | None = None,
         key: str = "tokens-per-update",
-    ) -> None:
+        *,
+        may_end_later: bool = False,
+    ) -> bool:
         """Check that a stage has the arguments that it was begun with; options of the machine may differ.
 
         Args:
@@ -109,6 +91,10 @@ class RunFolder:
             arguments: its arguments now.
             size: the size of an update, if the stage is a training.
             key: the key that sets ``size``. With ``batch``, the batch of one process may differ too.
+            may_end_later: a training may get a later end, once what was made of its model is removed.
+
+        Returns:
+            Whether the training gets a later end.
 
         Raises:
             ReportError: an option has another value, or an update another size.
@@ -118,25 +104,25 @@ class RunFolder:
         if stage not in record["arguments"] or (
             results is not None and not any(self.path.glob(f"{results}.*.txt"))
         ):
-            return
-        may_differ = _MACHINE_OPTIONS | (_BATCH_OPTIONS if key == "batch" else set())
-        old, new = _by_option(record["arguments"][stage]), _by_option(arguments)
-        may_differ = may_differ | _same_folders(old, new)
-        changes = [
-            f"{name} was {_value(old, name)} and is {_value(new, name)} now"
-            for name in {**old, **new}
-            if name not in may_differ and not _equal(old.get(name), new.get(name))
-        ]
+            return False
+        begun_with = record["arguments"][stage]
+        changes = Changes.between(begun_with, arguments, batch_may_differ=key == "batch")
+        texts = changes.described()
         before = record["tokens"].get(stage, size)
         if size is not None and before != size:
-            changes.append(f"{key} was {before} and is {size} now")
-        if changes:
+            texts.append(f"{key} was {before} and is {size} now")
+        elif may_end_later and changes.end_later():
+            if not any(path for name in _MADE_OF_MODEL for path in self.path.glob(name)):
+                return True
+            texts[-1] += f" (to train further, remove {', '.join(_MADE_OF_MODEL)} there)"
+        if texts:
             scores = " and scores.*" if stage == "generate" else ""
             remove = f"{results}.*{scores} there" if results else str(self.path)
             raise ReportError(
-                f"{self.path} was started with other arguments of {stage}: {'; '.join(changes)}. "
+                f"{self.path} was started with other arguments of {stage}: {'; '.join(texts)}. "
                 f"Set back what has changed, use another --work, or remove {remove}."
             )
+        return False
 
     def check_average(self, settings: Mapping[str, str]) -> None:
         """Raise ReportError unless the average is of the checkpoints that ``settings`` name."""
@@ -178,53 +164,12 @@ class RunFolder:
         return sentence
 
 
-def _by_option(arguments: list[str]) -> dict[str, str]:
-    """Return each option with its values, the data folder under :data:`_DATA`."""
-    name = _DATA
-    values: dict[str, list[str]] = {name: []}
-    for word in arguments:
-        if word.startswith("--"):
-            name = word
-            values[name] = []  # of a repeated option, the last one counts, as in argparse
-        else:
-            values[name].append(word)
-    return {name: " ".join(values) for name, values in values.items()}
-
-
-def _same_folders(old: dict[str, str], new: dict[str, str]) -> set[str]:
-    """Return the options whose paths, seen from the run's folder, are the same in both.
-
-    A stage without ``--save-dir`` names only the data folder, which was checked for the training.
-    """
-    if "--save-dir" not in old or "--save-dir" not in new:
-        return {_DATA}
-    seen_before, seen_now = (
-        {
-            name: os.path.relpath(options[name], options["--save-dir"])
-            for name in _FOLDERS & options.keys()
-        }
-        for options in (old, new)
-    )
-    return {name for name, path in seen_before.items() if seen_now.get(name) == path}
-
-
 def _batch(processes: int, arguments: list[str]) -> str:
     """Return the batch of a training in words: ``2 processes of --max-tokens 2000``."""
-    options = _by_option(arguments)
-    sizes = [f"{name} {options[name]}" for name in sorted(_BATCH_OPTIONS & options.keys())]
+    options = by_option(arguments)
+    sizes = [f"{name} {options[name]}" for name in sorted(BATCH_OPTIONS & options.keys())]
     text = f"{processes} process" + "es" * (processes != 1)
     return " ".join([text, *(["of", *sizes] if sizes else [])])
-
-
-def _equal(old: str | None, new: str | None) -> bool:
-    try:  # 1e-7 is 1e-07
-        return old == new or float(old or "") == float(new or "")
-    except ValueError:
-        return False
-
-
-def _value(arguments: dict[str, str], name: str) -> str:
-    return (arguments[name] or "given") if name in arguments else "not given"
 
 
 # Other records that a run reads and writes.

@@ -133,6 +133,33 @@ def test_a_second_run_skips_what_is_whole(tmp_path):
     assert run(tmp_path, "floater", losses=True) == [*DATA, *losses]
 
 
+def test_a_finished_run_trains_further_once_its_results_are_removed(tmp_path):
+    config, folder = tmp_path / "longer.yaml", tmp_path / "floater-all-qkv"
+    config.write_text(f"extends: {CONFIG}\n")
+    run(tmp_path, "floater", config=config)
+    begun = RunFolder(folder).read()["arguments"]["finetune"]
+    epochs = int(value(begun, "--max-epoch"))
+    config.write_text(f"extends: {CONFIG}\nbudget: {{finetune: {{max-epoch: {epochs + 1}}}}}\n")
+    with pytest.raises(UserError, match=r"to train further, remove average\.json, generate"):
+        run(tmp_path, "floater", config=config)
+    for path in (
+        p for name in ("average.json", "generate.*", "scores.*") for p in folder.glob(name)
+    ):
+        path.unlink()
+    with pytest.raises(CommandError):
+        run(tmp_path, "floater", FakeLauncher(fails="train floater-all-qkv"), config=config)
+    assert "trained" not in RunFolder(folder).read()
+    assert run(tmp_path, "floater", config=config) == [*DATA, "train floater-all-qkv", *AFTER]
+    assert run(tmp_path, "floater", config=config) == DATA
+    record = RunFolder(folder).read()
+    assert value(record["arguments"]["finetune"], "--max-epoch") == str(epochs + 1)
+    # Other runs start from the donor.
+    config.write_text(f"extends: {CONFIG}\nbudget: {{donor: {{max-epoch: {epochs + 9}}}}}\n")
+    (folder / "warm_start.json").unlink()
+    with pytest.raises(UserError, match=r"plain was started with .* and is \d+ now\. Set back"):
+        run(tmp_path, "floater", config=config)
+
+
 def test_the_record_says_what_was_run(tmp_path):
     run(tmp_path, "floater")
     record = RunFolder(tmp_path / "floater-all-qkv").read()

@@ -89,6 +89,38 @@ def test_other_arguments_are_named_with_both_values(tmp_path, now, tokens, messa
     assert f"plain was started with other arguments of donor: {message}" in str(error.value)
 
 
+ENDED = ("bin", "--max-epoch", "3", "--lr-scheduler", "inverse_sqrt", "--save-interval", "3")
+
+
+@pytest.mark.parametrize(
+    ("now", "goes_on"),
+    [
+        ((*ENDED[:2], "4", *ENDED[3:]), True),
+        ((*ENDED[:2], "4", *ENDED[3:-1], "4"), True),  # the option for saving changes with it
+        ((*ENDED[:2], "2", *ENDED[3:]), False),
+        ((*ENDED[:-1], "4"), False),
+        ((*ENDED[:2], "4", *ENDED[3:], "--lr", "1"), False),
+        ((*ENDED, "--max-update", "9"), False),  # an earlier end, perhaps
+        ((*ENDED[:2], "4", "--lr-scheduler", "cosine", *ENDED[5:]), False),
+    ],
+)
+def test_a_training_may_end_later_and_nothing_else(tmp_path, now, goes_on):
+    begun_with = tuple("cosine" if "cosine" in now and w == "inverse_sqrt" else w for w in ENDED)
+    folder = begun(tmp_path / "run", "scratch", begun_with)
+    assert not folder.check_same("scratch", list(begun_with), "2000", may_end_later=True)
+    with pytest.raises(ReportError, match=r"started with other arguments of scratch"):
+        folder.check_same("scratch", list(now), "2000")
+    if goes_on:
+        assert folder.check_same("scratch", list(now), "2000", may_end_later=True)
+        with pytest.raises(ReportError, match=r"tokens-per-update was 2000 and is 4000 now\."):
+            folder.check_same("scratch", list(now), "4000", may_end_later=True)
+        (folder.path / "scores.test.json").touch()
+    with pytest.raises(ReportError) as error:
+        folder.check_same("scratch", list(now), "2000", may_end_later=True)
+    remedy = "(to train further, remove average.json, generate.*, losses.*, scores.* there)"
+    assert (remedy in str(error.value)) is goes_on
+
+
 def test_another_search_asks_for_another_translation_not_another_training(tmp_path):
     folder = begun(tmp_path / "run", "generate", ["bin", "--beam", "4"])
     result = tmp_path / "run" / "generate.test.txt"
