@@ -34,7 +34,7 @@ def add_mlm(verbs: Any) -> None:
         "--vocab 8000",
         _prepare,
         summary="raw text, a paragraph a line, an empty line between documents -> data of fairseq's "
-        "task masked_lm, with dict.txt and the subwords (bpe/)",
+        "tasks masked_lm and language_modeling, with dict.txt and the subwords (bpe/)",
     )
     add = prepare.add_argument
     add("out_dir", type=Path, metavar="OUT")

@@ -1,4 +1,4 @@
-"""Prepare text for fairseq's masked-LM task: subwords, dictionary, binary data.
+"""Prepare text of one language for fairseq's language models, masked or not: subwords, dictionary, data.
 
 The text has one paragraph per line and an empty line between documents. WikiText's raw files are read
 as in RoBERTa's recipe: white space at the ends of lines is removed, and headings (``= Title =``) and
