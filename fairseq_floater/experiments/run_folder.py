@@ -28,6 +28,7 @@ from fairseq_floater.requirements import cpu_name, versions
 
 # What is made of a trained model.
 _MADE_OF_MODEL = ("average.json", "generate.*", "losses.*", "scores.*")
+_REMOVE_THEM = "remove {}, {}, {} and {} there".format(*_MADE_OF_MODEL)
 # Stage -> prefix of its results. If the arguments of the stage change, all of these must be removed.
 _RESULTS = {"generate": "generate", "score-reference": "losses"}
 _SHAPE = {
@@ -114,7 +115,7 @@ class RunFolder:
         elif may_end_later and changes.end_later():
             if not any(path for name in _MADE_OF_MODEL for path in self.path.glob(name)):
                 return True
-            texts[-1] += f" (to train further, remove {', '.join(_MADE_OF_MODEL)} there)"
+            texts[-1] += f" (to train further, {_REMOVE_THEM})"
         if texts:
             scores = " and scores.*" if stage == "generate" else ""
             remove = f"{results}.*{scores} there" if results else str(self.path)
@@ -131,7 +132,7 @@ class RunFolder:
             if made.get(key, value) != value:
                 raise ReportError(
                     f"{self.path} was made with {key} {made[key]}, not {value}; use another --work, or "
-                    "remove average.json, generate.*, losses.* and scores.* there."
+                    f"{_REMOVE_THEM}."
                 )
 
     def resume(self, stage: str, arguments: list[str], processes: int) -> str:

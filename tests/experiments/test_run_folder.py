@@ -117,7 +117,7 @@ def test_a_training_may_end_later_and_nothing_else(tmp_path, now, goes_on):
         (folder.path / "scores.test.json").touch()
     with pytest.raises(ReportError) as error:
         folder.check_same("scratch", list(now), "2000", may_end_later=True)
-    remedy = "(to train further, remove average.json, generate.*, losses.*, scores.* there)"
+    remedy = "(to train further, remove average.json, generate.*, losses.* and scores.* there)"
     assert (remedy in str(error.value)) is goes_on
 
 
