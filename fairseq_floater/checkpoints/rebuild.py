@@ -87,7 +87,9 @@ def build_model(
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip().rstrip(".")
         raise CheckpointError(f"{path} does not fit its own options: {reason}.") from None
-    missing = [name for name in loaded.missing_keys if "positions." in name]
+    # Checkpoints may lack what fairseq does not compute with.
+    unused = (".version", "._float_tensor")
+    missing = [name for name in loaded.missing_keys if not name.endswith(unused)]
     if missing:
         raise CheckpointError(f"{path} lacks {missing[0]}, which its own options require.")
     return model.eval()

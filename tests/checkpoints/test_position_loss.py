@@ -220,6 +220,10 @@ def test_an_imported_models_dictionary_is_compared(tmp_path, data, checkpoint):
             lambda state: setattr(state["cfg"]["model"], "encoder_ffn_embed_dim", 23),
             "does not fit its own options: size mismatch",
         ),
+        (
+            lambda state: state["model"].pop("encoder.sentence_encoder.layers.1.fc2.bias"),
+            "lacks encoder.sentence_encoder.layers.1.fc2.bias, which its own options require",
+        ),
     ],
 )
 def test_another_checkpoint(data, checkpoint, change, sentence):
