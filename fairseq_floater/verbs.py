@@ -195,7 +195,8 @@ def from_options(run: Callable[[argparse.Namespace], Any]) -> Callable[..., Any]
 def add_parts(verbs: Any, name: str) -> Any:
     """Add a verb that has parts, and return the subparsers for its parts."""
     summary = VERBS[name].summary
-    parser = verbs.add_parser(name, help=summary, description=summary)
+    epilog = f"`floater {name} PART --help` shows the options of a part and an example."
+    parser = verbs.add_parser(name, help=summary, description=summary, epilog=epilog)
     return parser.add_subparsers(dest="part", required=True, metavar="PART")
 
 

@@ -73,7 +73,8 @@ class EvalLaw:
         if not form or not fits or int(numbers[0]) < 2 or int(numbers[-1]) < 1:
             raise ValueError(
                 f"`--position-eval` must be none or one of {', '.join(FORMS.values())} with whole "
-                f"numbers, such as interpolate:80, but is {args.position_eval!r} instead."
+                "numbers (T and W at least 2, K at least 1), such as interpolate:80, but is "
+                f"{args.position_eval!r} instead."
             )
         return cls(kind, *map(int, numbers))
 

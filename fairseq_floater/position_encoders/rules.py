@@ -141,7 +141,7 @@ def _moved_position_faults(
     if law.shift is not None and encoder.is_relative(options):
         yield (
             f"`--position-shift` must not be set with --position-encoder {name}, where it would "
-            "change nothing: distances alone count, and they stay as they are."
+            "change nothing in self-attention: distances alone count, and they stay as they are."
         )
     # A distance changes by at most 2 E; a change of less than half a token is rounded away.
     if 0 < law.jitter < 0.25 and law.stretch is None and encoder.rounds_distances(options):
@@ -218,8 +218,8 @@ def _cross_attention_faults(
         return
     name = encoder.name
     if not encoder.can_cross:
-        if args.position_target == "qkv":
-            reason = "its target qkv puts source and target positions into cross-attention already"
+        if "qkv" in encoder.targets:
+            reason = "its target qkv puts source and target positions into cross-attention"
         elif args.position_target == "attention":
             reason = "it is defined along one sequence, from the tokens between query and key"
         else:

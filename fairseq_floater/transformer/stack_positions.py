@@ -63,21 +63,24 @@ def attach_encoder(
             keep the index they were trained under.
 
     Raises:
-        ValueError: `--position-blocks` names a block that no stack has, or no block of this stack.
+        ValueError: the stack has no blocks, or `--position-blocks` names a block that no stack has, or no
+            block of this stack.
     """
     layers_to_keep = shape.layers_to_keep
     blocks = all_blocks(stack)
+    name = "encoder" if shape is cfg.encoder else "decoder"
+    if not blocks:
+        raise ValueError(f"`--{name}-layers` must be at least 1, because positions enter blocks.")
     indices = _kept_indices(layers_to_keep) if layers_to_keep else list(range(len(blocks)))
     spec = _spec(stack, cfg, streams, side, shape, indices)
-    name = cfg.position_encoder if has_positions(cfg, side) else NoPositions.name
-    encoder = encoder_class(name, cfg.position_target)(spec)
+    kind = cfg.position_encoder if has_positions(cfg, side) else NoPositions.name
+    encoder = encoder_class(kind, cfg.position_target)(spec)
     for index, block in zip(indices, blocks):
         part = encoder.build_block(index) if encoder.receives(index) else None
         if isinstance(part, AttentionPart):
             part.set_attention(block.encoder_attn if spec.crosses else block.self_attn)
         setattr(block, attribute, part)
     if any(map(encoder.receives, spec.chosen or ())) and not any(map(encoder.receives, indices)):
-        name = "encoder" if shape is cfg.encoder else "decoder"
         kept = f" by `--{name}-layers-to-keep`" if layers_to_keep else ""
         raise ValueError(
             f"`--position-blocks` must name a block of each stack with positions, but is "

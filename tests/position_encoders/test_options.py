@@ -158,6 +158,9 @@ REFUSED = [
     ("rope", {"position_cross_ratio": 2.0}, "must come with `--position-cross relative`"),
     ("rope", {**CROSS, "position_sides": "source"}, "must come with `--position-sides` both"),
     ("rope", {**CROSS, "no_cross_attention": True}, "no logits of cross-attention"),
+    ("learned", {**CROSS, "target": "hidden"}, "its target qkv puts source and target positions"),
+    ("rope", {"encoder_layers": 0}, "`--encoder-layers` must be at least 1"),
+    ("none", {"decoder_layers": 0}, "`--decoder-layers` must be at least 1"),
     (
         "tupe",
         {**CROSS, "tupe_positions": "learned", "position_cross_ratio": 1.5},
@@ -175,6 +178,7 @@ REFUSED = [
     ("t5", {"position_eval": "ntk:5"}, "only rope, xpos, nezha, xl, tener have the frequencies"),
     ("tupe", {"position_eval": "cap:5"}, "table of distances alone"),
     ("rope", {"position_eval": "cap"}, "must be none or one of interpolate:T"),
+    ("rope", {"position_eval": "window:1"}, "T and W at least 2"),
     ("rope", {"position_eval": "grouped:4"}, "must be none or one of interpolate:T"),
     ("rope", {**CROSS, "position_cross_ratio": 0.7, "position_eval": "interpolate:5"}, "twice"),
     ("rope", {"rope_values": True, "position_eval": "yarn:5"}, "would apply it to values"),
