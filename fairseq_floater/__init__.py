@@ -56,9 +56,9 @@ def _register() -> None:
         windows,
     )
 
-    if not _is_own_command():  # fairseq's models have made the root logger print DEBUG messages
-        root.setLevel(level)
-        root.handlers[:] = handlers
+    # One of fairseq's models has made the root logger print DEBUG messages.
+    root.setLevel(level)
+    root.handlers[:] = handlers
     allow_fairseq_checkpoints()
     if os.environ.get("FLOATER_SAVE_ON_SIGTERM") == "1":
         from fairseq_floater.checkpoints import preemption

@@ -265,9 +265,9 @@ def difference(a, b):
 def save_donor(path, *, arch="transformer_tiny", data=None, seed=3, **options):
     """Write a checkpoint of an untrained model as fairseq's trainer does; return its path."""
     model = build(arch=arch, seed=seed, **options)
-    args = Namespace(arch=arch, **options)
+    lengths = {"max_source_positions": 1024, "max_target_positions": 1024}
+    args = Namespace(arch=arch, **{**lengths, **options})
     ARCH_CONFIG_REGISTRY[arch](args)
-    args.max_source_positions = args.max_target_positions = 1024
     task = {"source_lang": "en", "target_lang": "de", "data": data}
     return save_state(
         path, model, args, task, checkpoint={"maximize_best_checkpoint_metric": False}

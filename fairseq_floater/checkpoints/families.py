@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.roberta import RobertaModel
-from fairseq.models.transformer import TransformerModelBase
+from fairseq.models.transformer import (
+    DEFAULT_MAX_SOURCE_POSITIONS,
+    DEFAULT_MAX_TARGET_POSITIONS,
+    TransformerModelBase,
+)
 from fairseq.models.transformer_lm import TransformerLanguageModel
 from torch import Tensor
 
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.position_encoders.rules import STACKS as STACKS
+from fairseq_floater.transformer.bert import FAIRSEQ_EPS
 from fairseq_floater.transformer.language_model import FloaterLanguageModel
 from fairseq_floater.transformer.roberta import FloaterRobertaModel
 from fairseq_floater.transformer.shapes import ARCHITECTURES, ROBERTA_ARCHITECTURES
@@ -24,6 +29,16 @@ TOKENS = "encoder.sentence_encoder.embed_tokens.weight"  # of a RoBERTa
 DEFAULT_POSITIONS = 512  # fairseq's default for RoBERTa
 ROBERTA_TABLE = "encoder.sentence_encoder.embed_positions.weight"  # of learned positions
 _SIZES = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before")
+
+# Options outside of the shape that fairseq-train needs too, with fairseq's defaults.
+_TABLES = {
+    "encoder_learned_pos": False,
+    "decoder_learned_pos": False,
+    "max_source_positions": DEFAULT_MAX_SOURCE_POSITIONS,
+    "max_target_positions": DEFAULT_MAX_TARGET_POSITIONS,
+    "max_positions": DEFAULT_POSITIONS,
+    "layer_norm_eps": FAIRSEQ_EPS,
+}
 
 
 class Family(NamedTuple):
@@ -99,6 +114,20 @@ LANGUAGE_MODEL = Family(
     lambda model: {"decoder": model.decoder},
 )
 FAMILIES = (TRANSLATION, ROBERTA, LANGUAGE_MODEL)
+
+
+def train_options(
+    args: argparse.Namespace, family: Family, model_options: Sequence[str]
+) -> list[str]:
+    """Return the options that make fairseq-train build the model of ``args``."""
+    usual = argparse.Namespace(**_TABLES)
+    ARCH_CONFIG_REGISTRY[args.arch](usual)
+    options, given = ["--arch", args.arch], {word.partition("=")[0] for word in model_options}
+    for name in (*family.shape_options, *_TABLES):
+        value, flag = getattr(args, name, None), "--" + name.replace("_", "-")
+        if value and value != getattr(usual, name, None) and flag not in given:
+            options += [flag] if value is True else [flag, str(value)]
+    return [*options, *model_options]
 
 
 def architecture(args: argparse.Namespace) -> str | None:

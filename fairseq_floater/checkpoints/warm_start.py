@@ -14,6 +14,7 @@ import argparse
 import math
 import os
 import re
+import shlex
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from fairseq_floater.checkpoints.dictionaries import longest_sentence
 from fairseq_floater.checkpoints.donor import Donor, read_donor, start_model
-from fairseq_floater.checkpoints.families import ROBERTA
+from fairseq_floater.checkpoints.families import ROBERTA, train_options
 from fairseq_floater.checkpoints.reading import (
     CheckpointError,
     config_of,
@@ -39,7 +40,6 @@ from fairseq_floater.position_encoders.floater import FloaterPositions
 from fairseq_floater.position_encoders.floater_options import BIAS, SINUSOID
 from fairseq_floater.position_encoders.shared_options import ATTENTION_OPTIONS, POSITION_SIDES
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
-from fairseq_floater.transformer.bert import FAIRSEQ_EPS
 from fairseq_floater.transformer.owners import biases_of, positions_of, scale_queries
 
 # Donor tensors that may be dropped: fairseq's positions, if the encoder replaces them; values that are
@@ -50,13 +50,6 @@ _LEFT_BEHIND = re.compile(
 )
 # Present once a translation donor's learned rows have become fairseq's table.
 _LEARNED_BASE = "encoder.embed_positions.weight"
-_TABLE_NOTE = (
-    "the donor's learned table is kept: fairseq-train also needs `--encoder-learned-pos "
-    "--decoder-learned-pos`"
-)
-_EPS_NOTE = (
-    "LayerNorm adds {0:g} to the variance: fairseq-train also needs `--layer-norm-eps {0:g}`"
-)
 # The new model and the donor are compared on sentences of this many tokens. Beyond some tens of tokens
 # an untrained flow is far from its donor, whatever it will learn.
 _MEASURED = 16
@@ -70,7 +63,7 @@ class WarmStartReport:
 
     ``difference`` is the largest absolute difference of log-probabilities on 4 random sentences of
     16 tokens, or None for an adaptive softmax. ``changed`` lists how the new model's positions differ
-    from the donor's.
+    from the donor's. ``train`` are fairseq-train's options for the new model's shape and positions.
     """
 
     donor: str
@@ -82,6 +75,7 @@ class WarmStartReport:
     ignored: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
+    train: list[str] = field(default_factory=list)
     difference: float | None = None
 
     def format_text(self) -> str:
@@ -95,6 +89,7 @@ class WarmStartReport:
             *(f"           {name}" for name in self.ignored),
             "reset    optimizer, learning-rate scheduler, epoch and update count",
             *(f"note     {note}" for note in self.notes),
+            f"train    fairseq-train {shlex.join([*self.train, '--finetune-from-model', self.output])} ...",
         ]
         if self.difference is None or self.difference <= _EXACT:
             lines += [f"changed  {change}" for change in self.changed]
@@ -153,10 +148,8 @@ def warm_start(
     _copy(model, start, report)
     report.ignored += [name for name in given.tensors if name not in start.tensors] + given.heads
     if has_base(args) and _LEARNED_BASE in start.tensors and _LEARNED_BASE not in given.tensors:
-        report.notes.append(_TABLE_NOTE)
-    eps = getattr(args, "layer_norm_eps", None) or FAIRSEQ_EPS
-    if given.family is ROBERTA and eps != FAIRSEQ_EPS:
-        report.notes.append(_EPS_NOTE.format(eps))
+        report.notes.append("the donor's learned table is kept")
+    report.train = train_options(args, given.family, model_options)
     report.notes += _adopt(model, start, report.new, args, data, trained_length)
     report.changed = _changes(given, start, args)
     report.difference = _difference(given, model)

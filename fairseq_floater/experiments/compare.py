@@ -37,6 +37,10 @@ _FEWEST_RESAMPLES, _MOST_RESAMPLES = 1000, 10_000
 # Resamples for each comparison with the baseline. The smallest p-value after Holm's correction is then 0.01;
 # with the maximum and five hundred systems, 0.05.
 _RESAMPLES_A_SYSTEM = 100
+_FROM_DONOR = (
+    "All systems start from a donor with a sinusoid, as the baseline does. `--start scratch` trains all "
+    "from random parameters, which is fairer to encoders that replace the sinusoid."
+)
 _WHERE = """
 Table   {work}/{table}.md, {work}/{table}.json
 Figure  {work}/{table}.png, {work}/{table}.svg
@@ -145,6 +149,8 @@ class ComparisonTable(Table):
             values = {name: launcher.environment.get(name) for name in names}
             launcher.run(["export", *(f"{k}={v}" for k, v in values.items() if v)])
         else:
+            if self.args.encoders and not self.args.start and not self.systems[0].system.scratch:
+                self.launcher.say(_FROM_DONOR)
             # An option that one system refuses stops all of them, before the first one trains.
             for cell in self.cells:
                 if cell.job is not None and cell.seed == self.cells[0].seed:

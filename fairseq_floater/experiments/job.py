@@ -111,6 +111,7 @@ class Job(ABC):
     def _session(self) -> Iterator[None]:
         begun, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
         session: dict[str, Any] = {"begun": begun.isoformat(timespec="seconds"), **origin()}
+        session["threads"] = self.launcher.environment.get("OMP_NUM_THREADS")  # None: all cores
         waited = self.locks.waited
         self._ran_a_command = False
         try:

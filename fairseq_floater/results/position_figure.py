@@ -64,7 +64,10 @@ class PositionFigure:
     def format_text(self) -> str:
         unit = "T" if any(self.trained_lengths.values()) else "N"
         lengths = [f"{unit}/2", unit, f"2{unit}", f"3{unit}"]
-        lines = [f"{self.output}: {self.title}", ""]
+        lines = [f"{self.output}: {self.title}"]
+        if unit == "N":
+            lines.append("N is the number of positions; --data or --trained-length tells T.")
+        lines.append("")
         if self.tables:
             heads = ["table", "positions", f"norm at {unit}/2", *lengths[1:]]
             for part in (f"up to {unit}", f"past {unit}"):

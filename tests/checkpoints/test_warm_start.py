@@ -5,8 +5,10 @@ import pytest
 import torch
 from checkpoint_models import ROUNDING, difference, loaded
 from encoder_cases import KINDS
+from fairseq import options as options_parser
 from helpers import TINY, save_donor, save_model
 
+from fairseq_floater import FloaterTransformerModel
 from fairseq_floater.checkpoints.reading import load_checkpoint
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.sinusoidal import sinusoid_rows
@@ -189,6 +191,21 @@ def test_the_shape_is_the_donors(tmp_path, start):
     args = load_checkpoint(out)["cfg"]["model"]
     assert {name: getattr(args, name) for name in shape} == shape
     assert args.arch == TINY
+
+
+def test_the_report_has_the_options_that_training_needs(tmp_path, start):
+    shape = {"encoder_embed_dim": 32, "decoder_layers": 1, "share_all_embeddings": True}
+    shape |= {"decoder_learned_pos": True, "encoder_learned_pos": True, "max_target_positions": 40}
+    donor = save_donor(tmp_path / "donor.pt", arch="transformer", decoder_embed_dim=32, **shape)
+    options = "--position-encoder rope --position-base keep"
+    report, out = start(donor, options, "floater_transformer")
+    parser = options_parser.get_training_parser()
+    argv = ["data", *report.train, "--finetune-from-model", str(out)]
+    args = options_parser.parse_args_and_arch(parser, argv)
+    model = FloaterTransformerModel.build_model(args, helpers.task())
+    model.load_state_dict(load_checkpoint(out)["model"], strict=True)
+    assert report.train[2:].count("--position-base") == 1
+    assert f"train    fairseq-train {' '.join(report.train)} --finetune" in report.format_text()
 
 
 def test_a_change_that_acts_on_longer_sentences_is_said(tmp_path, start):

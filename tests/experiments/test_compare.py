@@ -188,7 +188,9 @@ def test_a_run_records_the_command_that_makes_it_alone(compare, tmp_path, capsys
     compare("--only", "t5-*")
     record = RunFolder(tmp_path / "w" / "seed-1" / T5).read()
     (session,) = record["sessions"]
-    assert {"begun", "seconds", "host", "processor", "cores", "commit", "versions"} == set(session)
+    machine = {"host", "processor", "cores", "threads", "commit", "versions"}
+    assert {"begun", "seconds", *machine} == set(session)
+    assert session["threads"] == os.environ.get("OMP_NUM_THREADS")
     words = shlex.split(record["command"])
     place = words.index("bash") + 2
     assert words[0] == "env" and words[place - 1] == str(ROOT / "scripts" / "protocol.sh")
@@ -269,9 +271,10 @@ def test_a_look_is_at_every_seed_that_is_there(tmp_path, capsys):
 # Whole test sets: a configuration that does not split its text.
 
 
-def test_without_a_split_whole_test_sets_are_compared(compare, tmp_path):
+def test_without_a_split_whole_test_sets_are_compared(compare, tmp_path, capsys):
     words = ("--seeds", "1,2", "--donor", str(tmp_path / "plain"))
     launcher = compare(*words, config=WHOLE, encoders="rope")
+    assert "`--start scratch` trains all" in capsys.readouterr().err
     trained = [step for step in launcher.steps if step.startswith("train")]
     # One donor for all, and the encoder starts from it as the baseline does.
     assert trained == ["train plain", *[f"train {n}" for n in (CONTROL, "rope-all-attention")] * 2]

@@ -69,7 +69,7 @@ def test_the_strictest_p_values_and_ranks_are_shown_where_they_are(copy, tmp_pat
     page = Page(tmp_path / "page.html")
     assert "p 0.200" in " ".join(page.tables[0][1][-1][1]) and "≈" in page.tables[0][1][-1][1]
     assert "▲" in page.tables[1][1][-1][1]
-    rule = "bootstrap over sentences and seeds, corrected (Holm) for the comparisons of a column."
+    rule = "by a t test over seeds and sentences, corrected (Holm) for the comparisons of a column."
     assert rule in page.text
     assert [row[-1][1][0] for row in page.tables[2][1:]] == ["1", "2"]
     assert "1 to 2" in page.tables[2][1][-1][1]

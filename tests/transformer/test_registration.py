@@ -63,7 +63,8 @@ def test_a_user_dir_of_your_own_adds_encoders_and_architectures(toy, tmp_path):
     names = ("--arch", "floater_transformer_mine", "--position-encoder", "mine")
     fairseq("train", *toy.training(tmp_path, *names, "--max-update", 1), **with_it)
     plot = ("plot", "positions", tmp_path / "checkpoint_last.pt", tmp_path / "positions.png")
-    assert "mine, inside attention" in floater(*plot, **with_it).stdout
+    plotted = floater(*plot, **with_it)
+    assert "mine, inside attention" in plotted.stdout and "DEBUG" not in plotted.stderr
     refusal = "its architecture is 'floater_transformer_mine' (unknown here; FLOATER_USER_DIR may"
     assert refusal in floater(*plot, code=1).stderr
 

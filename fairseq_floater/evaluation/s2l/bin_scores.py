@@ -15,11 +15,11 @@ from fairseq_floater.evaluation.s2l import statistics
 
 @dataclass(frozen=True)
 class Gain:
-    """A score minus the baseline's, and p-values of the paired bootstrap (None without a bootstrap).
+    """A score minus the baseline's, and p-values (None without a bootstrap).
 
     Attributes:
         difference: of the means over seeds.
-        p_value: over sentences.
+        p_value: over sentences, of the paired bootstrap.
         p_value_holm: corrected for the number of systems that a bin compares with the baseline.
         p_seeds: over sentences and training seeds (a t test if sentences add no variance); None if a
             system has one seed.

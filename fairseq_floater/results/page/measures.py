@@ -11,11 +11,11 @@ from fairseq_floater.results.page.comparison import ScoredComparison, ScoredSyst
 from fairseq_floater.results.page.logs import RunLog
 from fairseq_floater.results.runs import Run
 
-# Keys of a comparison, the strictest first, and what each p-value accounts for.
+# Keys of a comparison, the strictest first, and the test of each p-value.
 P_VALUES = {
-    "p_seeds_holm": "over sentences and seeds, corrected (Holm) for the comparisons of a column",
-    "p_value_holm": "over sentences, corrected (Holm) for the comparisons of a column",
-    "p_value": "over sentences, not corrected for the number of comparisons",
+    "p_seeds_holm": "a t test over seeds and sentences, corrected (Holm) for the comparisons of a column",
+    "p_value_holm": "the paired bootstrap over sentences, corrected (Holm) for the comparisons of a column",
+    "p_value": "the paired bootstrap over sentences, not corrected for the number of comparisons",
 }
 # A difference is significant below this p.
 SIGNIFICANT = 0.05
@@ -128,7 +128,7 @@ def measure_table(comparison: ScoredComparison, measure: Measure) -> Table | Non
         table.rows.append((number, cells))
         rules |= {words: None for gain in gains if (words := p_of(gain)[1])}
     if rules:
-        table.rule = f"p below {SIGNIFICANT} in the paired bootstrap {', or '.join(rules)}"
+        table.rule = f"p below {SIGNIFICANT} by {', or by '.join(rules)}"
     main = [group.name for group in comparison.groups].index(table.main)
     values = {number: cells[main].value for number, cells in table.rows}
     sign = 1 if lower else -1
@@ -169,7 +169,7 @@ def _judged(gain: dict[str, Any] | None, measure: Measure) -> tuple[str, str]:
 
 
 def p_of(gain: dict[str, Any] | None) -> tuple[float | None, str]:
-    """Return the strictest p-value of a comparison, and what it accounts for."""
+    """Return the strictest p-value of a comparison, and its test."""
     known = (
         (gain[key], words) for key, words in P_VALUES.items() if gain and gain.get(key) is not None
     )
