@@ -30,16 +30,6 @@ DEFAULT_POSITIONS = 512  # fairseq's default for RoBERTa
 ROBERTA_TABLE = "encoder.sentence_encoder.embed_positions.weight"  # of learned positions
 _SIZES = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before")
 
-# Options outside of the shape that fairseq-train needs too, with fairseq's defaults.
-_TABLES = {
-    "encoder_learned_pos": False,
-    "decoder_learned_pos": False,
-    "max_source_positions": DEFAULT_MAX_SOURCE_POSITIONS,
-    "max_target_positions": DEFAULT_MAX_TARGET_POSITIONS,
-    "max_positions": DEFAULT_POSITIONS,
-    "layer_norm_eps": FAIRSEQ_EPS,
-}
-
 
 class Family(NamedTuple):
     """A kind of model.
@@ -51,6 +41,7 @@ class Family(NamedTuple):
         architectures: this package's that a warm start can make -> fairseq's of the same shape.
         generic: the architecture that takes any donor's shape; None if no architecture does.
         shape_options: options that fix a model's tensors or what it computes from them, by ``dest``.
+        further_options: others that a donor may change -> fairseq's default.
         embeddings: the tensors with a row for each entry of a dictionary, the source's first.
         stacks: returns the stacks of a model of this package, by module name.
     """
@@ -61,6 +52,7 @@ class Family(NamedTuple):
     architectures: Mapping[str, str]
     generic: str | None
     shape_options: tuple[str, ...]
+    further_options: Mapping[str, Any]
     embeddings: tuple[str, ...]
     stacks: Callable[[Any], dict[str, Any]]
 
@@ -83,6 +75,12 @@ TRANSLATION = Family(
         "no_cross_attention",
         "cross_self_attention",
     ),
+    {
+        "encoder_learned_pos": False,
+        "decoder_learned_pos": False,
+        "max_source_positions": DEFAULT_MAX_SOURCE_POSITIONS,
+        "max_target_positions": DEFAULT_MAX_TARGET_POSITIONS,
+    },
     tuple(f"{side}.embed_tokens.weight" for side in STACKS),
     lambda model: {"encoder": model.encoder, "decoder": model.decoder},
 )
@@ -100,6 +98,7 @@ ROBERTA = Family(
         "no_scale_embedding",
         "untie_weights_roberta",
     ),
+    {"max_positions": DEFAULT_POSITIONS, "layer_norm_eps": FAIRSEQ_EPS},
     (TOKENS,),
     lambda model: {"encoder.sentence_encoder": model.encoder.sentence_encoder},
 )
@@ -110,6 +109,7 @@ LANGUAGE_MODEL = Family(
     {},
     None,
     (),
+    {},
     ("decoder.embed_tokens.weight",),
     lambda model: {"decoder": model.decoder},
 )
@@ -120,10 +120,10 @@ def train_options(
     args: argparse.Namespace, family: Family, model_options: Sequence[str]
 ) -> list[str]:
     """Return the options that make fairseq-train build the model of ``args``."""
-    usual = argparse.Namespace(**_TABLES)
+    usual = argparse.Namespace(**family.further_options)
     ARCH_CONFIG_REGISTRY[args.arch](usual)
     options, given = ["--arch", args.arch], {word.partition("=")[0] for word in model_options}
-    for name in (*family.shape_options, *_TABLES):
+    for name in (*family.shape_options, *family.further_options):
         value, flag = getattr(args, name, None), "--" + name.replace("_", "-")
         if value and value != getattr(usual, name, None) and flag not in given:
             options += [flag] if value is True else [flag, str(value)]

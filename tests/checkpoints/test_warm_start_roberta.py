@@ -4,6 +4,7 @@ from argparse import Namespace
 
 import pytest
 import torch
+from fairseq import options as options_parser
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from helpers import dictionary, difference, padded, save_donor, save_state, sentence
@@ -172,7 +173,9 @@ def test_a_donor_of_berts_layer_norm_names_the_option_that_training_needs(tmp_pa
     donor = save(tmp_path / "donor.pt", model, arch="floater_bert", layer_norm_eps=1e-12)
     report, _ = start(donor, ZERO, "floater_roberta")
     assert report.difference <= 1e-6
-    assert "--layer-norm-eps 1e-12" in " ".join(report.train)
+    parser = options_parser.get_training_parser("masked_lm")
+    args = options_parser.parse_args_and_arch(parser, ["data", *report.train])
+    assert args.layer_norm_eps == 1e-12 and args.encoder_embed_dim == 64
     assert not start(save(tmp_path / "plain.pt", trained()), ZERO)[0].notes
 
 
