@@ -24,6 +24,7 @@ from fairseq_floater.transformer.language_model import FloaterLanguageModel
 from fairseq_floater.transformer.roberta import FloaterRobertaModel
 from fairseq_floater.transformer.shapes import ARCHITECTURES, ROBERTA_ARCHITECTURES
 from fairseq_floater.transformer.translation import FloaterTransformerModel
+from fairseq_floater.verbs import as_options, dashed
 
 TOKENS = "encoder.sentence_encoder.embed_tokens.weight"  # of a RoBERTa
 DEFAULT_POSITIONS = 512  # fairseq's default for RoBERTa
@@ -122,12 +123,12 @@ def train_options(
     """Return the options that make fairseq-train build the model of ``args``."""
     usual = argparse.Namespace(**family.further_options)
     ARCH_CONFIG_REGISTRY[args.arch](usual)
-    options, given = ["--arch", args.arch], {word.partition("=")[0] for word in model_options}
-    for name in (*family.shape_options, *family.further_options):
-        value, flag = getattr(args, name, None), "--" + name.replace("_", "-")
-        if value and value != getattr(usual, name, None) and flag not in given:
-            options += [flag] if value is True else [flag, str(value)]
-    return [*options, *model_options]
+    names = (*family.shape_options, *family.further_options)
+    values = {name: getattr(args, name, None) for name in names}
+    unusual = {n: value for n, value in values.items() if value != getattr(usual, n, None)}
+    given = {word.partition("=")[0].removeprefix("--") for word in model_options}
+    further = {name: value for name, value in dashed(unusual).items() if name not in given}
+    return ["--arch", args.arch, *as_options(further), *model_options]
 
 
 def architecture(args: argparse.Namespace) -> str | None:
