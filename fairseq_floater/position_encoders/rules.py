@@ -218,7 +218,7 @@ def _cross_attention_faults(
         return
     name = encoder.name
     if not encoder.can_cross:
-        if "qkv" in encoder.targets:
+        if encoder.combines:  # a signal
             reason = "its target qkv puts source and target positions into cross-attention"
         elif args.position_target == "attention":
             reason = "it is defined along one sequence, from the tokens between query and key"

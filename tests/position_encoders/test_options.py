@@ -159,6 +159,7 @@ REFUSED = [
     ("rope", {**CROSS, "position_sides": "source"}, "must come with `--position-sides` both"),
     ("rope", {**CROSS, "no_cross_attention": True}, "no logits of cross-attention"),
     ("learned", {**CROSS, "target": "hidden"}, "its target qkv puts source and target positions"),
+    ("none", {**CROSS, "target": "hidden"}, "it knows no distance between two tokens"),
     ("rope", {"encoder_layers": 0}, "`--encoder-layers` must be at least 1"),
     ("none", {"decoder_layers": 0}, "`--decoder-layers` must be at least 1"),
     (
