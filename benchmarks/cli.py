@@ -45,7 +45,7 @@ def add_speed(parts: Any) -> None:
         if option.metadata:
             parser.add_argument("--" + option.name.replace("_", "-"), **option.metadata)
     parser.add_argument(
-        "--quick", action="store_true", help="tiny settings: test that it runs, not how fast"
+        "--quick", action="store_true", help="tiny sizes: test that it runs, not its speed"
     )
     parser.add_argument("--plot", metavar="FILE", help="also draw a figure: png, svg or pdf")
 

@@ -38,7 +38,7 @@ def plot_benchmark(result: BenchmarkResult, path: str | os.PathLike[str]) -> Non
     tables = result.growth.get("tables")
     heights = ([1.6 + 0.26 * len(names)] if panels else []) + ([4.6] if tables else [])
     if not heights:
-        say(f"Nothing was measured that a figure shows: {os.fspath(path)} is not drawn.")
+        say(f"Nothing was measured to draw: {os.fspath(path)} is not written.")
         return
     width = max(7.0, 1.6 + 1.9 * len(panels))
     with empty_figure(path, (width, sum(heights))) as figure:

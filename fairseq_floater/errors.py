@@ -69,4 +69,4 @@ def parsed(
     try:
         return parse(parser)
     except SystemExit:  # fairseq reads --user-dir by another parser
-        raise UsageError(f"{rule}: --help and --user-dir have no place here.") from None
+        raise UsageError(f"{rule}: --help and --user-dir must be left out.") from None

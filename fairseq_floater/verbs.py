@@ -221,7 +221,9 @@ def shell_words(option: str, text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"`{option}` must be words, but is {text!r}: {error}.") from None
+        raise UsageError(
+            f"`{option}` must be valid in a shell, but is {text!r}: {error}."
+        ) from None
 
 
 def share(text: str) -> float:

@@ -121,7 +121,7 @@ download() {
         33 | 36) rm -f "$2" ;;              # the server cannot resume: start over
         esac
         ((failures < 5)) || die "$3 could not be fetched from $1 ($size bytes are kept); run the same command" \
-            "to go on, or name another place that holds it by --mirror (a URL or a folder)."
+            "to go on, or name another source: --mirror PLACE, for SCAN --from FILE."
         sleep "$failures"
     done
 }
@@ -154,10 +154,10 @@ fetch() {
             die "$file could not be written."
         fi
         mv -f "$part" "$file.wrong"
-        say "${file##*/} has another checksum than it must have: set aside as $file.wrong (attempt $attempt of 2)."
+        say "${file##*/} has the wrong checksum: set aside as $file.wrong (attempt $attempt of 2)."
     done
     die "${file##*/} from $url must have the SHA-256 $sha256 and the MD5 $md5 (-: none is known), but has others;" \
-        "try another --mirror."
+        "try another source."
 }
 
 # fetch_all LIST: fetches each line "URL SHA256 MD5 FILE" of LIST, while a lock keeps others out of the folder above.

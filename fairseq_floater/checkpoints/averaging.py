@@ -114,7 +114,7 @@ def _chosen(
     if last is not None and best is not None:
         raise UsageError("`--last` and `--best` cannot be given together.")
     if updates and last is None:
-        raise UsageError("`--updates` selects the kind of checkpoints for `--last` N: pass both.")
+        raise UsageError("`--updates` must come with `--last` N.")
     if not paths:
         raise UsageError("`--inputs` must name at least one checkpoint, but names none.")
     count = best if last is None else last

@@ -17,6 +17,8 @@ from fairseq_floater.data.sentencepiece_subwords import FAIRSEQ_SYMBOLS, Segment
 SUBWORDS = ("sentencepiece", "subword-nmt")
 WORDS = "none"
 _CONTROL = FAIRSEQ_SYMBOLS - {"<unk>"}
+#: Why a training pair is left out -> in words.
+LEFT_OUT = {"empty": "empty", "too_long": "over max-len", "ratio": "over max-ratio"}
 
 
 class Segmentation(NamedTuple):
@@ -70,7 +72,7 @@ def encode_split(
         folders: for the text in subwords, and for the raw text, which is not written for train.
     """
     is_test = split.startswith("test")
-    dropped = {"empty": 0, "too_long": 0, "ratio": 0}
+    dropped = dict.fromkeys(LEFT_OUT, 0)
     subwords = dict.fromkeys(langs, 0)
     counts: dict[str, Any] = {"lines": 0, "kept": 0, "dropped": dropped, "empty_kept": 0}
     counts["subwords"] = subwords
@@ -90,8 +92,8 @@ def encode_split(
                 for file, text in zip(files, [*map(" ".join, pieces), *pair]):
                     file.write(text + "\n")
     if counts["kept"] == 0:
-        why = ", ".join(f"{number:,} {fault}" for fault, number in dropped.items())
-        raise TextDataError(f"No pair of `{split}` is left of {counts['lines']:,} lines: {why}.")
+        why = ", ".join(f"{number:,} {LEFT_OUT[fault]}" for fault, number in dropped.items())
+        raise TextDataError(f"`{split}` has {counts['lines']:,} pairs, but none is left: {why}.")
     return counts
 
 

@@ -31,7 +31,7 @@ def add_score(verbs: Any) -> None:
         "and --lines then have one line a sentence"
     )
     add("--documents", metavar="SYMBOL", help=text)
-    add("--test-set", metavar="NAME", help="wmt14/full, wmt14: the line count is checked")
+    add("--test-set", metavar="NAME", help="a label; of wmt14/full and wmt14 the lines are counted")
     text = "scores of another metric (COMET), one a line in the order of the references"
     add("--scores", dest="scores_path", metavar="FILE", help=text)
     text = "write the hypotheses to FILE, one a line in the order of the references"

@@ -38,8 +38,8 @@ Scored on lines of trained length and on longer ones. A second run skips what is
 _JOBS = 2  # at a time, with one thread each: the models are too small for more threads
 _WHERE = """
 plain is fairseq's sinusoidal Transformer from random parameters. The two warm systems continue its training.
-The two others train from random parameters. All systems but plain have the same number of updates, in which
-those of plain count for a warm system.
+The two others train from random parameters. All systems but plain have the same number of updates; those of
+a warm system include those of plain.
 
 Page        {work}/page.html: everything below in a browser
 Figure      {work}/scores.png

@@ -98,8 +98,8 @@ def with_stretched(
     except ValueError as error:
         raise UsageError(str(error)) from None
     refusal = (
-        "No system takes `--stretch`: each keeps fairseq's positions (see `--no-base`), or has none "
-        "between two tokens."
+        "No system takes `--stretch`: each keeps fairseq's positions (see `--no-base`), or has no "
+        "fractional positions."
     )
     return with_twins(systems, ["--position-stretch", stretch], refusal, separator)
 

@@ -46,7 +46,7 @@ from fairseq_floater.transformer.shapes import (
 
 #: The costs that `PositionEncoder.costs` names, compared with the same model without positions.
 COSTS = {
-    "elementwise": "a pass over the input or over q, k, v, and attention as fused as before",
+    "elementwise": "a pass over the input or over q, k, v, with attention still fused",
     "recurrence": "one token after the other in training too",
     "mask": "a float mask in fused attention",
     "weights": "attention that forms its weights and is not fused",

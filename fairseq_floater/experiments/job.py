@@ -278,7 +278,7 @@ class Job(ABC):
         checksum = _hash(start, status.st_size, status.st_mtime_ns)
         if begun and self.folder.read().get("donor_sha256", checksum) != checksum:
             raise UserError(
-                f"{self.path} was started from another donor than {start}: use another --work, or "
+                f"{self.path} was not started from {start} as it is now: use another --work, or "
                 "remove the folder."
             )
         if not begun:

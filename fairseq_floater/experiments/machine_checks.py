@@ -24,7 +24,7 @@ GB = 10**9
 # Command -> what to do without it.
 COMMANDS = {
     "bash": "The scripts need bash 4.4 or later.",
-    "curl": "scripts/prepare_wmt14.sh downloads with curl: install curl for it.",
+    "curl": "The scripts download WMT14, WikiText and SCAN with curl: install it for them.",
     "nvidia-smi": "The scripts count GPUs with nvidia-smi: pass --processes N to them.",
 }
 

@@ -95,7 +95,7 @@ def untrained_distances(
     warning = distance_warning(options, min(known)) if known else None
     if warning and not distance_warning(options, max(known)):
         warning += (
-            f" The other side has up to {max(known)} tokens: change nothing if only that side gets "
+            f" The other side has up to {max(known)} tokens: keep the limit if only that side is "
             "longer in testing."
         )
     return warning

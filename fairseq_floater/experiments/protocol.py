@@ -50,8 +50,8 @@ class Protocol(TranslationJob):
                 )
         if self.stage == "donor" and request.donor is not None and request.seed is not None:
             raise UsageError(
-                f"With `--donor` the run of `--encoder {PLAIN}` is the donor of the others, with the seed of "
-                f"{request.experiment.path}; leave `--seed` out."
+                f"`--seed` must be left out with `--donor` and `--encoder {PLAIN}`: the shared donor has the "
+                f"seed of {request.experiment.path}."
             )
         name, seed = request.system.name, request.seed
         path = self.donor if self.stage == "donor" else request.work / name

@@ -78,7 +78,7 @@ class Experiment(ConfiguredExperiment):
         """Return fairseq-train's arguments; stage ``finetune`` halves the learning rate (paper, B.2)."""
         system, machines, limits = inputs.system, inputs.machines, self.config.budget.of(stage)
         if limits is None:
-            raise ConfigError(f"{self.path}: `budget` has no {stage}.")
+            raise ConfigError(f"{self.path} lacks `budget: {stage}`.")
         options = in_precision({**self.config.shape, **self.config.optimisation}, machines)
         if stage == "finetune":
             options["lr"] = options["lr"] / 2

@@ -228,7 +228,7 @@ def add_model_options(
         "--model-options",
         default="",
         metavar="WORDS",
-        help="options of the model as one word: --model-options='--rnn-layers 2' is the same as "
+        help="options of the model in quotes: --model-options='--rnn-layers 2' is the same as "
         "-- --rnn-layers 2",
     )
 

@@ -58,7 +58,7 @@ def read_evals(text: str) -> list[Variant]:
     for spec in specs:
         try:
             if EvalLaw.read(argparse.Namespace(position_eval=spec)) is None:
-                raise ValueError(f"`--position-eval` must name a law, but is {spec}.")
+                raise ValueError(f"`--position-eval` must change something, but is {spec}.")
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error).replace("position-eval", "eval")) from None
     overrides = "{{'position_eval': '{}'}}"

@@ -88,7 +88,7 @@ def watch_gradient(
             return
         row, norm = _where_gradient_overflows(step, times, values, incoming[0])
         raise NonFiniteGradientError(
-            "The gradient of the position flow is not finite: going back from the last row, it leaves "
+            "The gradient of the position flow is not finite: from the last row back, it overflows "
             f"{gradient.dtype} at t = {float(times[row]):.4g} (row {row}); its norm one row later is "
             f"{norm:.4g}. {ADVICE} {_STEP}"
         )

@@ -35,8 +35,8 @@ UPDATES_BETWEEN_MEASUREMENTS = 1000
 # The attributes that a training run resumed between two measurements needs.
 _STATE = ("_chosen", "_period", "_longest", "error", "_measured_at")
 TOO_LARGE = (
-    "; a smaller --lr, --floater-lr-scale or --floater-delta tames the flow, in the qkv form a larger "
-    "--floater-time-scale too"
+    ", too large: lower --lr, --floater-lr-scale or --floater-delta, or with target qkv raise "
+    "--floater-time-scale"
 )
 
 

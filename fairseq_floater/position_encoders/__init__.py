@@ -1,7 +1,7 @@
 """Define the position encoders: each file here that `registry.py` names is one encoder.
 
 To add an encoder, write its file with its options, and add its line to the registry. The
-command line, the README's table, `floater info` and the contract tests are made from both.
+command line, `floater info`, the table in docs/encoders.md and the contract tests are made from both.
 Importing this package needs no torch; its classes do.
 """
 
@@ -139,6 +139,6 @@ def distance_warning(args: Any, longest: int) -> str | None:
     option, value, furthest = limit
     return (
         f"`{option}` is {value}, but training has no distance above {furthest} (sentences of up to "
-        f"{longest} tokens); longer ones will meet what was never trained. Pass `{option} {furthest}` "
+        f"{longest} tokens); longer ones are new to the model. Pass `{option} {furthest}` "
         "or less."
     )

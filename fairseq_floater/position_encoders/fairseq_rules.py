@@ -13,11 +13,11 @@ from fairseq_floater.position_encoders.shared_options import BOTH, FLOAT32, LINE
 
 # What `--floater-lr-scale` s becomes if a step depends on the size of gradients or parameters.
 _LR_SCALE_BECOMES = {
-    "sgd": "s squared",
-    "nag": "s squared",
+    "sgd": "its square",
+    "nag": "its square",
     "adadelta": "another multiple",
-    "lamb": "no multiple at all",
-    "adafactor --scale-parameter": "no multiple at all",
+    "lamb": "1",
+    "adafactor --scale-parameter": "1",
 }
 
 
@@ -122,6 +122,6 @@ def training_fault(args: Any) -> str | None:
         return None
     return (
         f"`--floater-lr-scale` must be 1 with `--optimizer {optimizer}`, but is {args.floater_lr_scale} "
-        f"instead: a multiple s of the rate would become {becomes}. Use adam, adamax, adagrad, or "
+        f"instead: it would act as {becomes}. Use adam, adamax, adagrad, or "
         "adafactor without --scale-parameter."
     )

@@ -174,8 +174,8 @@ def check_solver(options: dict[str, Any]) -> None:
     solver, gradient = options["floater_solver"], options["floater_gradient"]
     if gradient == "adjoint" and solver not in TORCHDIFFEQ_SOLVERS:
         raise ValueError(
-            "`--floater-gradient` adjoint needs `--floater-solver` to be one of torchdiffeq's "
-            f"({', '.join(TORCHDIFFEQ_SOLVERS)}), but is {solver}."
+            f"`--floater-solver` must be one of {', '.join(TORCHDIFFEQ_SOLVERS)} (torchdiffeq's) with "
+            f"`--floater-gradient` adjoint, but is {solver} instead."
         )
     for device in ("cpu", "cuda"):  # `auto` has other engines on each
         checked_step_size(*engine_for(options, device), gradient)
@@ -200,7 +200,7 @@ def floater_faults(options: dict[str, Any], target: str) -> Iterator[str]:
     if options["floater_autonomous"] and options["floater_time_scale"] != 1:
         yield (
             "`--floater-time-scale` must be 1 with `--floater-autonomous`, but is "
-            f"{options['floater_time_scale']:g} instead: h does not see the time that it divides."
+            f"{options['floater_time_scale']:g} instead: h does not see the time."
         )
     gap_in_tokens(options)
     for option in FLOATER_OPTIONS if start == SINUSOID else ():

@@ -57,7 +57,7 @@ def check_rows(table: Tensor, dtype: torch.dtype, name: str, advice: str) -> flo
     else:
         squares = torch.promote_types(products, torch.float32)
         order, limit = 2, torch.finfo(squares).max ** 0.5 / HEADROOM
-        verb, rule = "has norm", f"near which LayerNorm's squares leave {squares}"
+        verb, rule = "has norm", f"near which LayerNorm overflows {squares}"
     # Usually the whole table is below the limit of one row: one reduction and one transfer.
     size = float(torch.linalg.vector_norm(table, order))
     if size <= limit:

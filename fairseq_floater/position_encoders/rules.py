@@ -109,8 +109,8 @@ def _position_faults(args: Any, encoder: type[PositionEncoder]) -> Iterator[str]
     if args.position_combine != ADD and not enters_input:
         yield (
             f"`--position-combine` must be add with --position-encoder {name} and "
-            f"--position-target {target}, but is {args.position_combine} instead: only the "
-            f"rows of a signal ({_encoders_with('combines')}) of target hidden meet a block's input."
+            f"--position-target {target}, but is {args.position_combine} instead: only "
+            f"signals ({_encoders_with('combines')}) of target hidden combine with a block's input."
         )
 
 
@@ -130,8 +130,8 @@ def _moved_position_faults(
         phrase = ", ".join(f"{o.name.lstrip('-')} {options[o.dest]}" for o in set_options)
         details = f" ({phrase})" if encoder.continuous else ""
         yield (
-            f"`{given[0]}` needs positions between two tokens ({_encoders_with('continuous')}), but "
-            f"--position-encoder is {name}{details} instead."
+            f"`{given[0]}` must come with --position-encoder {_encoders_with('continuous')}, but that is "
+            f"{name}{details} instead."
         )
     if law.random is not None and len(given) > 1:
         yield (
@@ -147,7 +147,7 @@ def _moved_position_faults(
     if 0 < law.jitter < 0.25 and law.stretch is None and encoder.rounds_distances(options):
         yield (
             f"`--position-jitter` must be at least 0.25 with --position-encoder {name}, but is "
-            f"{law.jitter} instead: it would change nothing, as a distance goes to the nearest whole one."
+            f"{law.jitter} instead: distances are rounded to whole tokens, so it would change nothing."
         )
     if law.reach(1)[0] and not encoder.goes_before_start(options):
         yield (
@@ -166,8 +166,8 @@ def _segment_faults(args: Any, options: dict[str, Any], law: WarpLaw | None) -> 
     """Refuse segments without a separator, an encoder that counts none, and training that moves positions."""
     if args.position_segments and "position_segments" not in options:
         yield (
-            f"`--position-segments` must be off with --position-encoder {args.position_encoder}: sinusoidal "
-            "and rope alone number segments."
+            f"`--position-segments` must be off with --position-encoder {args.position_encoder}: only "
+            "sinusoidal and rope number segments."
         )
     flag = "--position-segments" if args.position_segments else "--floater-gap"
     if not (args.position_segments or args.floater_gap):
@@ -232,17 +232,17 @@ def _cross_attention_faults(
         )
     if args.position_segments:
         yield (
-            "`--position-cross` must be off with `--position-segments`: each side counts its segments alone."
+            "`--position-cross` must be off with `--position-segments`: each side counts its own segments."
         )
     if args.linear_cross or getattr(args, "no_cross_attention", False):
         yield (
-            "`--position-cross` must be off with `--linear-cross` and `--no-cross-attention`: there are no "
+            "`--position-cross` must be off with `--linear-cross` or `--no-cross-attention`: there are no "
             "logits of cross-attention."
         )
     if ratio != int(ratio) and not encoder.takes_stretch(options):
         yield (
             f"`--position-cross-ratio` must be a whole number with --position-encoder {name} and these "
-            f"options, but is {ratio:g} instead: they have no positions between two tokens."
+            f"options, but is {ratio:g} instead: they have no fractional positions."
         )
 
 
@@ -254,7 +254,7 @@ def _evaluation_faults(
         return
     reason, counts = "", encoder.tabulated and encoder.is_relative(options)
     if law.kind == INTERPOLATE and not encoder.takes_stretch(options):
-        reason = "it has no positions between two tokens"
+        reason = "it has no fractional positions"
     elif law.kind == INTERPOLATE and has_base(args):
         reason = "fairseq's own positions underneath would stay as they are"
     elif law.reads_lengths and args.position_random is not None:

@@ -46,8 +46,8 @@ FLOAT32, BFLOAT16, INT8 = "float32", "bfloat16", "int8"
 DECODING_WEIGHTS = Option(
     "--decoding-weights",
     FLOAT32,
-    "weights that fairseq-generate and fairseq-interactive multiply by in the linear maps of both stacks and "
-    "of the output: float32, bfloat16, or int8 (CPU only; activations are quantised by their range); no "
+    "weights of the linear layers (both stacks and the output) in fairseq-generate and fairseq-interactive: "
+    "float32, bfloat16, or int8 (CPU only; activations are quantised by their range); no "
     "effect in training and validation",
     choices=(FLOAT32, BFLOAT16, INT8),
 )
@@ -78,9 +78,8 @@ ATTENTION_OPTIONS = (
     Option(
         "--attention-log-length",
         0.0,
-        "N; all logits, content and positions, are multiplied by max(ln n, 0.1) / ln N, n the keys that the "
-        "query sees, in self- and cross-attention (Chiang and Cholak 2022); N: tokens of a training "
-        "sentence, say; 0: off",
+        "N: multiply all logits of a query that sees n keys by max(ln n, 0.1) / ln N, in self- and "
+        "cross-attention (Chiang and Cholak 2022); N: tokens of a training sentence, say; 0: off",
         float,
         above=1,
         or_zero=True,

@@ -227,8 +227,8 @@ def _read(
         read += read_terms(stack, name, length, figure.trained_lengths)
     if not read:
         raise CheckpointError(
-            f"{figure.checkpoint} has no position table to draw: {figure.model}. Without words, it "
-            "does not distinguish positions."
+            f"{figure.checkpoint} has no position table to draw: {figure.model}. It has no "
+            "positions, or they depend on the words."
         )
     return read
 

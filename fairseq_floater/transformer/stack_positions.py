@@ -84,7 +84,7 @@ def attach_encoder(
         kept = f" by `--{name}-layers-to-keep`" if layers_to_keep else ""
         raise ValueError(
             f"`--position-blocks` must name a block of each stack with positions, but is "
-            f"{cfg.position_blocks}, and the {name} has {', '.join(map(str, indices))} alone{kept}."
+            f"{cfg.position_blocks}, and the {name} has only {', '.join(map(str, indices))}{kept}."
         )
     setattr(stack, attribute, encoder)
 

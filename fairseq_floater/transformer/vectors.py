@@ -153,7 +153,7 @@ class PositionedTransformer(PositionedModel):
         """
         self._require("decoder")
         if (memory is None) != (self.encoder is None):
-            raise ValueError("memory must be what `encode` returns; None only for a decoder alone.")
+            raise ValueError("memory must be the output of `encode`, or None for a decoder alone.")
         tokens = self._tokens(tgt, tgt_key_padding_mask)
         if state is None:
             return self._decoded(tgt, tokens, memory)

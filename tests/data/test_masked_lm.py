@@ -134,7 +134,7 @@ def test_wikitext_is_counted_as_published(tmp_path, prepared):
     [
         ((), 2, "Give --like or --bpe"),
         (("--bpe", "gpt2"), 2, "needs --bpe-dir"),
-        (("--bpe", "sentencepiece"), 2, "needs --vocab or --model"),
+        (("--bpe", "sentencepiece"), 2, "exactly one of --vocab, --model"),
         (("--like", "prepared", "--vocab", 60), 2, "give it alone"),
         (("--like", "raw"), 1, "dict.txt, is missing"),
         (("--bpe", "gpt2", "--bpe-dir", "raw"), 1, "encoder.json is missing"),

@@ -179,7 +179,7 @@ def test_a_question_of_2_without_answer_must_say_so(prepare):
     content = copy.deepcopy(ONE)
     first, second = content["data"][0]["paragraphs"][0]["qas"]
     first["is_impossible"], second["answers"] = False, []
-    with pytest.raises(UserError, match=r"q2 has no answer and is not is_impossible\."):
+    with pytest.raises(UserError, match=r"q2 has no answer, but is not marked is_impossible\."):
         prepare(content)
 
 

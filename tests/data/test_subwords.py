@@ -97,7 +97,9 @@ def test_limits_hold_for_train_and_valid_alone(model: Path, tmp_path: Path) -> N
 
 
 def test_a_split_without_pairs_is_refused(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(TextDataError, match=r"^No pair of `train` is left of 1 lines: 1 empty, 0"):
+    with pytest.raises(
+        TextDataError, match=r"^`train` has 1 pairs, but none is left: 1 empty, 0 over max-len, 0"
+    ):
         encode(model, tmp_path, [("", "eins")], "train")
 
 

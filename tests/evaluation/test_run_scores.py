@@ -77,7 +77,7 @@ def test_a_test_set_has_sacrebleus_own_scores_and_means_over_seeds(data, runs):
         words = [len(line.split()) for line in lines_of(data, test, "en")]
         assert report.mean_length[test] == pytest.approx(2 * np.mean(words))
     assert report.main_group == "test" and "other holds only 40 sentences" in report.warnings[2]
-    left_out = "300 of 1,500 training pairs were left out: ratio (`max-len`, `max-ratio`)."
+    left_out = "300 of 1,500 training pairs were left out: over max-ratio."
     assert report.warnings[1] == left_out and "9 of 1,500" in report.warnings[0]
 
 

@@ -106,7 +106,7 @@ def test_a_trained_model_translates_in_further_variants_if_its_encoder_takes_the
         compare("--eval", "yarn:23", encoders="t5")
     for law, message in (
         ("cap", "must be none or one of interpolate:T"),
-        ("none", "must name a law"),
+        ("none", "must change something, but is none"),
     ):
         with pytest.raises(SystemExit):
             compare("--eval", law)

@@ -25,7 +25,7 @@ def warning(words, config=S2L, data="nowhere"):
 def test_the_threshold_of_a_split_stands_for_the_trained_length():
     assert warning("--encoder t5 --scratch") == (
         "`--t5-max-distance` is 128, but training has no distance above 23 (sentences of up to 24 "
-        "tokens); longer ones will meet what was never trained. Pass `--t5-max-distance 23` or less."
+        "tokens); longer ones are new to the model. Pass `--t5-max-distance 23` or less."
     )
     assert warning("--encoder t5 -- --t5-max-distance 24").startswith("`--t5-max-distance` is 24")
     assert warning("--encoder t5", CONFIG) is None  # no split, and no data yet

@@ -71,7 +71,7 @@ def test_torchrun_starts_what_fairseq_does_not():
     assert words[words.index("--rdzv_endpoint") + 1] == "head:29400"
     rank = run(["env", "RANK=3", *words[words.index("bash") :], "echo", "a b"], env=environment())
     assert rank.stdout == "a b --distributed-rank 3\n"
-    with pytest.raises(UsageError, match="`--launch` must be words"):
+    with pytest.raises(UsageError, match="`--launch` must be valid in a shell"):
         starter("plain", Machines(4, 2, launch="srun 'a", rendezvous="head:29400"))
 
 

@@ -144,7 +144,9 @@ def test_what_is_refused_leaves_a_whole_run_whole(tmp_path):
 
 
 def test_the_donor_of_others_has_the_configurations_seed(tmp_path):
-    with pytest.raises(UserError, match="`--encoder plain` is the donor of the others, with the"):
+    with pytest.raises(
+        UserError, match="`--seed` must be left out with `--donor` and `--encoder plain`"
+    ):
         run(tmp_path, "plain", donor=tmp_path / "shared", seed=3)
     assert "train shared" in run(tmp_path, "plain", donor=tmp_path / "shared")
     with pytest.raises(UserError, match="`--no-base` is for systems that train from random"):

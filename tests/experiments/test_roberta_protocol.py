@@ -120,7 +120,7 @@ def test_runs_belong_to_what_they_started_from(tmp_path, system, changed):
     if (system, changed) == (PLAIN, "flow"):
         assert finetune(tmp_path, RobertaLauncher(), system) == [*TEXT, "glue prepare"]
         return
-    with pytest.raises(UserError, match="was started from another donor than .*checkpoint_best"):
+    with pytest.raises(UserError, match="was not started from .*checkpoint_best"):
         finetune(tmp_path, RobertaLauncher(), system)
 
 

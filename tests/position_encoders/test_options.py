@@ -78,7 +78,7 @@ REFUSED = [
     (
         "tupe",
         {"tupe_positions": "learned", "position_stretch": "0.5:2"},
-        r"`--position-stretch` needs positions between .*tupe \(tupe-positions learned",
+        r"`--position-stretch` must come with .*floater, .* but that is tupe \(tupe-positions learned",
     ),
     ("floater", {"floater_relative": "bias"}, "`--floater-relative` must come with"),
     ("rotation_flow", {"floater_relative": "bias"}, "`--floater-relative` must come with"),
@@ -132,7 +132,7 @@ REFUSED = [
     ("none", {"attention_kind": "linear", "attention_log_length": 9}, "must be 0 with .* is 9"),
     ("floater", {"attention_kind": "linear", **RELATIVE}, "`--attention-kind` must be softmax"),
     ("floater", {"floater_step_size": 0.0}, "`--floater-step-size` must be positive"),
-    ("floater", {"floater_gradient": "adjoint"}, "adjoint.*needs.*but is auto"),
+    ("floater", {"floater_gradient": "adjoint"}, "solver` must be one of .* adjoint, but is auto"),
     ("floater", {"ddp_backend": "fully_sharded"}, "-backend` must not be fully_sharded"),
     (
         "floater",
@@ -173,7 +173,7 @@ REFUSED = [
         {"attention_kind": "linear", "cross_self_attention": True},
         "off with `--attention-kind linear",
     ),
-    ("learned", {"position_eval": "interpolate:5"}, "no positions between two tokens"),
+    ("learned", {"position_eval": "interpolate:5"}, "it has no fractional positions"),
     ("floater", {"position_eval": "interpolate:5"}, "own positions underneath"),
     ("t5", {"position_eval": "ntk:5"}, "only rope, xpos, nezha, xl, tener have the frequencies"),
     ("tupe", {"position_eval": "cap:5"}, "table of distances alone"),

@@ -114,7 +114,7 @@ def test_it_is_taken_where_it_changes_something():
 def test_encoders_without_real_positions_are_refused(option):
     value = {"stretch": "1:2", "shift": "500", "jitter": 0.5, "random": 64}[option]
     for encoder in ("learned", "rnn", "none", "conv", "token-rnn", "cope", "forget"):
-        words = f"`--position-{option}` needs positions between .* is {encoder} instead"
+        words = f"`--position-{option}` must come with --position-encoder .*, but that is {encoder} instead"
         with pytest.raises(ValueError, match=words):
             made(encoder, **{f"position_{option}": value})
     with pytest.raises(ValueError, match=f"`--position-{option}` must come with `--no-token"):

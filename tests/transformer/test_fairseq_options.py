@@ -90,7 +90,7 @@ def test_the_only_block_with_positions_may_not_be_pruned(encoder, blocks, target
         model = h.build(encoder, blocks, target, **options)
         assert len(getattr(model, side).layers) == 2
     else:
-        with pytest.raises(ValueError, match=f"{side} has 1, 2 alone by `--{side}-layers"):
+        with pytest.raises(ValueError, match=f"{side} has only 1, 2 by `--{side}-layers"):
             h.build(encoder, blocks, target, **options)
 
 

@@ -139,7 +139,7 @@ def test_a_missing_stack_or_memory_is_named():
             call()
     whole = PositionedTransformer("rope", **SHAPE, num_encoder_layers=1, num_decoder_layers=1)
     for call in (lambda: whole.decode(x), lambda: writer.decode(x, whole.encode(x))):
-        with pytest.raises(ValueError, match="memory must be what `encode` returns"):
+        with pytest.raises(ValueError, match="memory must be the output of `encode`"):
             call()
     with pytest.raises(ValueError, match="must not both be 0"):
         PositionedTransformer("rope", num_encoder_layers=0, num_decoder_layers=0)

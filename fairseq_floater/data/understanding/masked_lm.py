@@ -69,7 +69,7 @@ class BpeOptions(NamedTuple):
         sources = sum(source is not None for source in (self.bpe_dir, self.vocab, self.model))
         if self.bpe == "sentencepiece" and sources != 1:
             raise UsageError(
-                "`--bpe sentencepiece` needs --vocab or --model or --bpe-dir, but one only."
+                "`--bpe sentencepiece` needs exactly one of --vocab, --model and --bpe-dir."
             )
 
     def files(self) -> list[Path]:

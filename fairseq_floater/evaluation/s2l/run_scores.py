@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_floater.data.subwords import SEGMENTATIONS, WORDS
+from fairseq_floater.data.subwords import LEFT_OUT, SEGMENTATIONS, WORDS
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.lines import ScoringError
 from fairseq_floater.evaluation.s2l.group_scores import GroupScorer, ScoredSet
@@ -141,8 +141,7 @@ def _read_summary(data: Path) -> tuple[dict[str, Any], list[str], list[str]]:
         ) from None
     made, train = summary["parameters"], summary["splits"]["train"]
     left_out = [
-        f"{count:,} of {train['lines']:,} training pairs were left out: {why.replace('_', ' ')} "
-        "(`max-len`, `max-ratio`)."
+        f"{count:,} of {train['lines']:,} training pairs were left out: {LEFT_OUT[why]}."
         for why, count in train["dropped"].items()
         if count
     ]

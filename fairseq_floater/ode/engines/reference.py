@@ -62,7 +62,7 @@ def _solve(
             raise
         reason = str(error).split(":")[0]
         raise StiffFlowError(
-            f"The position flow is too stiff for the adaptive solver, or leaves {p0.dtype} ({reason}); "
+            f"The position flow is too stiff for the adaptive solver, or overflows {p0.dtype} ({reason}); "
             f"--floater-solver auto solves in steps of measured error. {ADVICE}"
         ) from None
     record.add(counted.evaluations if isinstance(counted, _Counted) else 0)
