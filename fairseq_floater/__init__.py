@@ -69,6 +69,10 @@ def _register() -> None:
             raise NotADirectoryError(
                 f"`FLOATER_USER_DIR` must name a folder, but is {_YOUR_USER_DIR!r} instead."
             )
+        if Path(_YOUR_USER_DIR).resolve().name in sys.stdlib_module_names:
+            raise ImportError(
+                f"`FLOATER_USER_DIR` must not be named like a module of Python, but is {_YOUR_USER_DIR!r}."
+            )
         from fairseq.utils import import_user_module
 
         import_user_module(Namespace(user_dir=_YOUR_USER_DIR))

@@ -64,8 +64,10 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
         if options["model_options"]:
             usage.error("give the model's options by --model-options or after `--`, not both")
         options["model_options"] = shlex.join(after_dashes)
-    if json_file is not None and _same_file(Path(json_file), options.values()):
-        usage.error(f"`--json` {json_file} is also another argument; choose another file")
+    lines_file, inputs = options.get("lines_path"), {**options, "lines_path": None}
+    for flag, file, others in (("--json", json_file, options), ("--lines", lines_file, inputs)):
+        if file is not None and _same_file(Path(file), others.values()):
+            usage.error(f"`{flag}` {file} is also another argument; choose another file")
     # Hide the log messages of models that tools build, but not warnings.
     for package in ("fairseq_floater", "fairseq"):
         logging.getLogger(package).setLevel(logging.WARNING)

@@ -2,7 +2,7 @@
 # Functions that the scripts share; sourced, not run.
 set -euo pipefail
 
-ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
+ROOT="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
 PYTHON="${FLOATER_PYTHON:-$ROOT/.venv/bin/python}"
 DRY_RUN="${DRY_RUN:-0}"
 

@@ -128,12 +128,13 @@ def test_only_our_own_command_waits_to_import_fairseq(monkeypatch, words, own):
         ("run-compare x --encoder rope", r": --encoder rope; did you mean `--encoders`\?"),
         ("info --arch bogus", "`--arch` must be one of"),
         ("numbers out --src xx", "must be one of de, en, fr"),
-        ("average --inputs none --updates --output x.pt", "pass both"),
+        ("average --inputs none --updates --output x.pt", "must come with `--last` N"),
         ("score h --references r --target-lang de --bootstrap 20", "must be 0"),
         (
             "average --inputs a.pt b.pt --output x.pt --json ./b.pt",
             "./b.pt is also another argument",
         ),
+        ("score h --references r --target-lang de --lines ./r", "`--lines` ./r is also another"),
         ("warm-start --position-encoder rope a.pt x.pt --arch a", "must come after DONOR and OUT"),
     ],
 )

@@ -149,6 +149,10 @@ def position_loss(
     family = family_of(architecture(args))
     options: dict[str, Any] = {}
     if family is TRANSLATION:
+        if tokens_per_sample or sample_break_mode:
+            raise UsageError(
+                "`--tokens-per-sample` and `--sample-break-mode` must be left out for a translation model."
+            )
         model, dataset, blocks = load_sentences(state, args, checkpoint, data, split)
         longest = int(dataset.tgt_sizes[blocks].max())
     else:

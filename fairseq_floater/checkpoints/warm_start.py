@@ -181,9 +181,14 @@ def _copy(model: BaseFairseqModel, donor: Donor, report: WarmStartReport) -> Non
     unknown = [name for name in new if not is_position(name)]
     unknown += [name for name in report.ignored if not _LEFT_BEHIND.search(name)]
     if unknown:
+        remedy = (
+            "; pass --position-base drop"
+            if any(".embed_positions." in name for name in unknown)
+            else ""
+        )
         raise CheckpointError(
             f"{donor.path} does not fit: {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''} "
-            "is in only one of the two models and does not belong to a position encoder."
+            f"is in only one of the two models and does not belong to a position encoder{remedy}."
         )
     report.new = {name: count for name, count in new.items() if not name.endswith("lr_scale")}
     model.load_state_dict(state, strict=True)

@@ -12,6 +12,7 @@ from fairseq_floater.position_encoders.options import option_names
 from fairseq_floater.position_encoders.registry import (
     DEFAULT_TARGETS,
     TARGETS,
+    YOUR_OWN,
     block_numbers,
     named_blocks,
 )
@@ -51,7 +52,7 @@ class System:
 
     def __post_init__(self) -> None:
         if self.encoder not in (*DEFAULT_TARGETS, PLAIN):
-            raise UsageError(f"There is no encoder {self.encoder!r}.")
+            raise UsageError(f"There is no encoder {self.encoder!r}{YOUR_OWN}.")
         if self.encoder == PLAIN and not (self.base or self.scratch):
             raise UsageError(
                 "`--no-base` is for systems that train from random parameters or from a donor; "

@@ -36,7 +36,7 @@ class Option:
         odd: whether values must be odd.
         or_zero: whether 0 is valid too.
         may_be_range: whether a range is valid too. YAML reads 5:20 without quotes as 320.
-        why: the end of the error message for a value out of range, with its punctuation.
+        why: the end of the message on a value outside the range or the choices, with its punctuation.
     """
 
     name: str
@@ -94,7 +94,8 @@ class Option:
             ) from None
         if self.choices and value not in self.choices:
             raise ValueError(
-                f"`{self.name}` must be one of {', '.join(self.choices)}, but is {value!r} instead."
+                f"`{self.name}` must be one of {', '.join(self.choices)}, but is {value!r} instead"
+                f"{self.why}"
             )
         if self.type in (int, float) and not self._is_in_range(value):
             raise ValueError(

@@ -57,6 +57,8 @@ VARIANTS = {
     ("rotation_flow", "relative"): "relative_flow.RelativeRotationPositions",
 }
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}
+#: the end of a message on an unknown encoder
+YOUR_OWN = "; FLOATER_USER_DIR adds encoders of your own"
 #: words for ``--position-blocks``, which takes numbers too
 ALL_BLOCKS, INPUT_BLOCK = "all", "input"
 TARGETS = ("qkv", "hidden", "attention", "stage", "relative")
@@ -152,6 +154,6 @@ def encoder_names(text: str) -> tuple[str, ...]:
     unknown = [name for name in names if name not in ENCODERS]
     if unknown or not names:
         raise argparse.ArgumentTypeError(
-            f"must be all, or some of {', '.join(ENCODERS)} with commas, but is {text!r}"
+            f"must be all, or some of {', '.join(ENCODERS)} with commas, but is {text!r}{YOUR_OWN}"
         )
     return names

@@ -15,6 +15,7 @@ from fairseq_floater.position_encoders.registry import (
     ENCODERS,
     POSITION_ENCODERS,
     TARGETS,
+    YOUR_OWN,
     block_numbers,
     encoder_class,
 )
@@ -92,6 +93,7 @@ SHARED_OPTIONS = (
         "floater",
         "where positions come from: " + ", ".join(ENCODERS),
         choices=ENCODERS.keys(),  # those registered later too
+        why=f"{YOUR_OWN}.",
     ),
     Option(
         "--position-blocks",

@@ -259,13 +259,15 @@ def _selected(
     notes: list[str],
 ) -> list[PositionTable | Term]:
     """Return the tables and terms of some streams and blocks; add a note if the default omits blocks."""
-    if streams is not None:
+    streams = [streams] if isinstance(streams, str) else streams
+    blocks = [blocks] if isinstance(blocks, (str, int)) else blocks
+    if streams:
         _check("--streams", streams, [t.stream for t in read])
         read = [t for t in read if t.stream in streams]
     numbers = [str(n) for n in sorted({t.block for t in read})]
-    if blocks is None and len(numbers) > 1:
+    if not blocks and len(numbers) > 1:
         notes.append(f"only block {numbers[0]} is shown, of blocks {', '.join(numbers)}")
-    wanted = numbers[:1] if blocks is None else [str(b) for b in blocks]
+    wanted = [str(b) for b in blocks or numbers[:1]]
     _check("--blocks", wanted, [*numbers, "all"])
     return [t for t in read if "all" in wanted or str(t.block) in wanted]
 

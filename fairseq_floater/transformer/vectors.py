@@ -6,7 +6,8 @@ Letters: S source and T target tokens, B sentences, C channels.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import copy
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
 import torch
@@ -21,13 +22,20 @@ from fairseq_floater.transformer.translation import MODEL, FloaterTransformerMod
 
 # Key of an incremental state for the number of tokens that were read.
 READ = "read"
+# Options of fairseq's Transformer and of encoders that act on words or in fairseq's commands alone.
+WITHOUT_EFFECT = {
+    *("share_all_embeddings", "share_decoder_input_output_embed", "adaptive_softmax_cutoff"),
+    *("encoder_embed_path", "decoder_embed_path", "decoding_weights"),
+    *("position_separator", "position_segments"),
+}
 
 
 class PositionedTransformer(PositionedModel):
     """Take the place of ``torch.nn.Transformer(batch_first=True)``, with any position encoder.
 
     The decoder is causal. Initialisation and layer norms are fairseq's: no norm follows the last block
-    unless ``norm_first``. Dropout acts on the input too.
+    unless ``norm_first``. Dropout acts on the input too. Passes in training count as fairseq's updates, by
+    which a flow's solver is measured.
 
     Args:
         position_encoder: a name of `POSITION_ENCODERS`.
@@ -37,8 +45,9 @@ class PositionedTransformer(PositionedModel):
         num_decoder_layers: 0: the encoder alone.
         dim_feedforward: inner width.
         dropout: also of attention weights and inside the feed-forward layers.
-        activation: fairseq's ``activation_fn``.
+        activation: fairseq's ``activation_fn``, or a function of its name such as ``F.gelu``.
         norm_first: whether layer norms come before attention and feed-forward layers.
+        batch_first: must be True.
         options: of the encoders and of fairseq's Transformer, such as ``floater_relative="xl"``.
 
     Raises:
@@ -55,11 +64,16 @@ class PositionedTransformer(PositionedModel):
         num_decoder_layers: int = 6,
         dim_feedforward: int = 2048,
         dropout: float = 0.1,
-        activation: str = "relu",
+        activation: str | Callable[[Tensor], Tensor] = "relu",
         norm_first: bool = False,
+        *,
+        batch_first: bool = True,
         **options: Any,
     ):
         super().__init__()
+        if not batch_first:
+            raise ValueError("batch_first must be True: the model computes [B, T, C].")
+        self._passes = 0
         parser = argparse.ArgumentParser()
         FloaterTransformerModel.add_args(parser)
         unknown = [name for name in options if name not in {a.dest for a in parser._actions}]
@@ -67,7 +81,7 @@ class PositionedTransformer(PositionedModel):
             raise TypeError(f"Unknown options: {', '.join(unknown)}.")
         args = argparse.Namespace(
             position_encoder=position_encoder,
-            activation_fn=activation,
+            activation_fn=getattr(activation, "__name__", activation),
             dropout=dropout,
             attention_dropout=dropout,
             activation_dropout=dropout,
@@ -109,6 +123,7 @@ class PositionedTransformer(PositionedModel):
         self,
         src: Tensor,
         tgt: Tensor | None = None,
+        *,
         src_key_padding_mask: Tensor | None = None,
         tgt_key_padding_mask: Tensor | None = None,
     ) -> Tensor:
@@ -120,8 +135,9 @@ class PositionedTransformer(PositionedModel):
             return self.encode(src, src_key_padding_mask)["encoder_out"][0].transpose(0, 1)
         self._require("encoder")
         self._require("decoder")
-        src_tokens = self._tokens(src, src_key_padding_mask)
-        tgt_tokens = self._tokens(tgt, tgt_key_padding_mask)
+        self._count_pass()
+        src, src_tokens = self._read(src, src_key_padding_mask)
+        tgt, tgt_tokens = self._read(tgt, tgt_key_padding_mask)
         lengths = self.encoder.longer_side(src_tokens, tgt_tokens)
         memory = self.encoder(src_tokens, lengths, token_embeddings=src)
         return self._decoded(tgt, tgt_tokens, memory)
@@ -131,7 +147,8 @@ class PositionedTransformer(PositionedModel):
     ) -> dict[str, list[Any]]:
         """Return fairseq's output of the encoder for src [B, S, C], which :meth:`decode` takes."""
         self._require("encoder")
-        tokens = self._tokens(src, src_key_padding_mask)
+        self._count_pass()
+        src, tokens = self._read(src, src_key_padding_mask)
         return self.encoder(tokens, token_embeddings=src)
 
     def decode(
@@ -154,7 +171,9 @@ class PositionedTransformer(PositionedModel):
         self._require("decoder")
         if (memory is None) != (self.encoder is None):
             raise ValueError("memory must be the output of `encode`, or None for a decoder alone.")
-        tokens = self._tokens(tgt, tgt_key_padding_mask)
+        if self.encoder is None:
+            self._count_pass()
+        tgt, tokens = self._read(tgt, tgt_key_padding_mask)
         if state is None:
             return self._decoded(tgt, tokens, memory)
         before, length = state.get(READ, {}).get(READ), tgt.size(1)
@@ -167,6 +186,23 @@ class PositionedTransformer(PositionedModel):
         state[READ] = {READ: torch.tensor(length)}
         return last
 
+    def load_state_dict(
+        self, state_dict: MutableMapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load weights as torch does. fairseq takes weights without its version numbers for an old format."""
+        completed = copy.copy(state_dict)  # with its metadata
+        for name, number in self.named_buffers():
+            if name.endswith(".version"):
+                completed.setdefault(name, number)
+        self._passes = 0
+        return nn.Module.load_state_dict(self, completed, strict, assign)
+
+    @torch.compiler.disable
+    def _count_pass(self) -> None:
+        if self.training and torch.is_grad_enabled():
+            self.set_num_updates(self._passes)
+            self._passes += 1
+
     def _require(self, stack: str) -> None:
         if getattr(self, stack) is None:
             raise ValueError(f"The model has no {stack}: num_{stack}_layers is 0.")
@@ -178,21 +214,42 @@ class PositionedTransformer(PositionedModel):
         memory: dict[str, list[Any]] | None,
         state: IncrementalState | None = None,
     ) -> Tensor:
+        if memory is not None and memory["encoder_out"][0].size(1) != len(tgt):
+            raise ValueError(
+                f"src and tgt must have equally many sentences, but have "
+                f"{memory['encoder_out'][0].size(1)} and {len(tgt)}."
+            )
         features, _ = self.decoder.extract_features_scriptable(
             tokens, memory, state, token_embeddings=tgt
         )
         return features
 
-    def _tokens(self, x: Tensor, is_padding: Tensor | None) -> Tensor:
-        """Return the indices that the stacks read padding from: [B, T]."""
+    def _read(self, x: Tensor, is_padding: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Check an input, and return it with the indices that the stacks read padding from, [B, T]."""
+        width, shape = self.args.encoder_embed_dim, x.shape[:2]
+        if x.dim() != 3 or x.size(2) != width:
+            raise ValueError(f"src and tgt must be [B, T, {width}], but one is {[*x.shape]}.")
+        if self.args.checkpoint_activations and torch.is_grad_enabled() and not x.requires_grad:
+            x = x.detach().requires_grad_()  # else fairseq would compute no gradient of the blocks
         stack = self.decoder if self.encoder is None else self.encoder
         symbols = stack.dictionary
-        tokens = x.new_full(x.shape[:2], symbols.eos(), dtype=torch.long)
-        return tokens if is_padding is None else tokens.masked_fill(is_padding, symbols.pad())
+        tokens = x.new_full(shape, symbols.eos(), dtype=torch.long)
+        if is_padding is None:
+            return x, tokens
+        if is_padding.dtype != torch.bool or is_padding.shape != shape:
+            raise ValueError(
+                f"The mask of padding must be bool {[*shape]}, but is {is_padding.dtype} "
+                f"{[*is_padding.shape]}."
+            )
+        return x, tokens.masked_fill(is_padding, symbols.pad())
 
 
 def _check_effects(args: argparse.Namespace, options: Iterable[str]) -> None:
     """Raise ValueError if an option among ``options``, or its default, cannot act here."""
+    for name in sorted(WITHOUT_EFFECT.intersection(options)):
+        raise ValueError(
+            f"`{name}` must be left out: it acts on words or in fairseq's commands alone."
+        )
     flags = [f"--{name.replace('_', '-')}" for name in options]
     for flag, readers in foreign_options(args.position_encoder, flags).items():
         raise ValueError(f"`{flag}` has no effect: it is an option of {', '.join(readers)}.")

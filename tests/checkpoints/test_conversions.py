@@ -3,8 +3,10 @@
 import pytest
 import torch
 from checkpoint_models import ROUNDING, difference, loaded
-from helpers import save_model
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from helpers import TINY, save_donor, save_model
 
+from fairseq_floater import FloaterTransformerModel
 from fairseq_floater.checkpoints.reading import is_position, load_checkpoint
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 
@@ -114,6 +116,17 @@ def test_every_encoder_leaves_and_every_encoder_enters(own_donor, convert):
         assert load_checkpoint(out)["cfg"]["model"].position_encoder == into
         assert set(report.ignored) == {n for n in load_checkpoint(path)["model"] if is_position(n)}
         assert (f"the donor's {name} is left out" in report.changed) == (name != "none")
+
+
+def test_a_donor_of_your_own_architecture_keeps_its_encoder(tmp_path, monkeypatch, convert):
+    mine = "floater_transformer_mine"
+    monkeypatch.setitem(ARCH_MODEL_REGISTRY, mine, FloaterTransformerModel)
+    monkeypatch.setitem(ARCH_CONFIG_REGISTRY, mine, ARCH_CONFIG_REGISTRY[TINY])
+    path = save_donor(tmp_path / "donor.pt", arch=mine, position_encoder="learned")
+    positions = {name for name in load_checkpoint(path)["model"] if is_position(name)}
+    assert set(convert(path, "rope")[0].ignored) == positions
+    report, _ = convert(path, "learned")
+    assert not report.ignored and not report.changed
 
 
 def test_another_scale_of_the_logits_stays_with_the_queries(own_donor, convert):

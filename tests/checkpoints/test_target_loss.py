@@ -130,6 +130,11 @@ def test_sentences_that_are_longer_than_a_model_takes_are_left_out(tmp_path, dat
     assert "2 lines that are longer than the model takes were left out." in report.format_text()
 
 
+def test_blocks_are_not_for_sentences(tmp_path, data):
+    with pytest.raises(UsageError, match="must be left out for a translation model"):
+        position_loss(save(tmp_path / "model.pt", "rope"), data, bins=BINS, tokens_per_sample=8)
+
+
 def test_a_split_that_is_not_there(tmp_path, data):
     with pytest.raises(CheckpointError, match=r"There is no .*valid.en-de.en.idx"):
         position_loss(save(tmp_path / "model.pt", "rope"), data, bins=BINS)

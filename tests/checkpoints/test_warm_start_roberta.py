@@ -128,6 +128,12 @@ def test_without_the_table_any_length_will_do(start, donor, options):
         start(donor, options, extend="tile")
 
 
+def test_a_donor_without_the_table_asks_for_a_start_without_it(start, donor, tmp_path):
+    _, out = start(donor, "--position-encoder rope")
+    with pytest.raises(CheckpointError, match="pass --position-base drop"):
+        start(out.rename(tmp_path / "rope.pt"), "--position-encoder floater")
+
+
 def test_hydras_donor_does_not_name_its_length(start, tmp_path):
     donor = save(tmp_path / "donor.pt", roberta(**SHAPE, arch=TINY, max_positions=POSITIONS), TINY)
     state = load_checkpoint(donor)

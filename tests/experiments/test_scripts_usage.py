@@ -96,7 +96,7 @@ def test_a_script_uses_its_own_clone_whatever_is_installed_or_lies_around(tmp_pa
     subprocess.run(command, check=True)
     [packages] = (tmp_path / "venv").glob("lib/*/site-packages")
     (packages / "installed.pth").write_text("\n".join([str(other), *site.getsitepackages()]))
-    changed = environment(FLOATER_PYTHON=str(tmp_path / "venv/bin/python"), DRY_RUN="1")
+    changed = environment(FLOATER_PYTHON=str(tmp_path / "venv/bin/python"), DRY_RUN="1", CDPATH=".")
     changed.pop("PYTHONPATH", None)
     words = ["bash", "-c", 'source "$0"; enter args "$@"', ROOT / "scripts" / "common.sh", CONFIG]
     words += ["finetune", "--encoder", "learned"]

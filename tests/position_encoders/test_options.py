@@ -197,7 +197,9 @@ def made(how, encoder, options):
 def test_a_word_that_is_no_choice_is_refused(option):
     owners = [name for name, cls in POSITION_ENCODERS.items() if option in cls.options]
     options = {"position_encoder": (owners or ["floater"])[0], option.dest: "other"}
-    with pytest.raises(ValueError, match=f"`{option.name}` must be one of .* but is 'other'"):
+    end = "; FLOATER_USER_DIR adds" if option.name == "--position-encoder" else r"\.$"
+    rule = f"`{option.name}` must be one of .* but is 'other' instead{end}"
+    with pytest.raises(ValueError, match=rule):
         h.build(**options)
 
 

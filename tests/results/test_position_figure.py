@@ -166,6 +166,11 @@ def test_what_is_selected_is_drawn_and_what_is_left_out_is_said(tmp_path, undraw
     assert not figure.notes
     figure = draw(path, length=8, stack="encoder", streams=["v"], blocks=[1, 2])
     assert set(named(figure)) == {("encoder", 1, "v"), ("encoder", 2, "v")}
+    figure = draw(path, length=8, stack="encoder", streams="v", blocks=2)
+    assert set(named(figure)) == {("encoder", 2, "v")}
+    assert draw(path, length=8, streams="v", blocks=[]).notes == [
+        "only block 1 is shown, of blocks 1, 2"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import sys
 import pytest
 from toy import environment, fairseq, floater, run
 
+import fairseq_floater
+
 FOUND = """
 from fairseq.models import ARCH_MODEL_REGISTRY
 print("floater_transformer_tiny" in ARCH_MODEL_REGISTRY)
@@ -69,9 +71,14 @@ def test_a_user_dir_of_your_own_adds_encoders_and_architectures(toy, tmp_path):
     assert refusal in floater(*plot, code=1).stderr
 
 
-def test_a_user_dir_of_your_own_must_exist(tmp_path):
+def test_a_user_dir_of_your_own_must_exist_under_a_name_of_its_own(tmp_path, monkeypatch):
     env = environment(FLOATER_USER_DIR=tmp_path / "my_code")
     refusal = run(
         [sys.executable, "-c", "import fairseq_floater"], env=env, new=True, code=1
     ).stderr
     assert "`FLOATER_USER_DIR` must name a folder, but is" in refusal
+    # In this process, and with the name of a module that it has.
+    (tmp_path / "code").mkdir()
+    monkeypatch.setattr(fairseq_floater, "_YOUR_USER_DIR", str(tmp_path / "code"))
+    with pytest.raises(ImportError, match="must not be named like a module of Python"):
+        fairseq_floater._register()

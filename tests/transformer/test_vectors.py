@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from encoder_cases import options_of
 from helpers import (
     PAD,
@@ -64,7 +65,7 @@ def test_without_positions_it_computes_what_torchs_transformer_computes():
         memory_key_padding_mask=of_source,
         tgt_is_causal=True,
     )
-    found = model(src, tgt, of_source, of_target)
+    found = model(src, tgt, src_key_padding_mask=of_source, tgt_key_padding_mask=of_target)
     assert difference(found[~of_target], expected[~of_target]) < TOLERANCE
 
 
@@ -84,9 +85,10 @@ def test_it_computes_what_the_translation_model_computes(encoder, blocks, target
     src = translation.encoder.embed_tokens(src_tokens)
     tgt = translation.decoder.embed_tokens(tgt_tokens)
     expected, _ = translation(src_tokens, None, tgt_tokens, features_only=True)
-    found = model(src, tgt, src_tokens == PAD, tgt_tokens == PAD)
-    assert difference(found[tgt_tokens != PAD], expected[tgt_tokens != PAD]) < TOLERANCE
-    memory, state, of_target = model.encode(src, src_tokens == PAD), {}, tgt_tokens == PAD
+    of_source, of_target = src_tokens == PAD, tgt_tokens == PAD
+    found = model(src, tgt, src_key_padding_mask=of_source, tgt_key_padding_mask=of_target)
+    assert difference(found[~of_target], expected[~of_target]) < TOLERANCE
+    memory, state = model.encode(src, of_source), {}
     steps = [
         model.decode(tgt[:, :t], memory, of_target[:, :t], state) for t in range(1, tgt.size(1) + 1)
     ]
@@ -127,6 +129,57 @@ def test_training_moves_positions_and_reaches_every_parameter(moved):
     assert not torch.equal(writer.decode(tgt), writer.decode(tgt))
 
 
+def test_weights_without_fairseqs_version_numbers_keep_their_layer_norms():
+    model, other = (PositionedTransformer("rope", **SHAPE, **LAYERS) for _ in range(2))
+    other.load_state_dict(dict(model.named_parameters()))
+    src, tgt = vectors(9), vectors(6)
+    assert difference(other.eval()(src, tgt), model.eval()(src, tgt)) < TOLERANCE
+    of_encoder = {n: p for n, p in model.state_dict().items() if n.startswith("encoder.layers")}
+    missing = other.load_state_dict(of_encoder, strict=False).missing_keys
+    assert other.decoder.layer_norm is not None and "decoder.layer_norm.weight" in missing
+
+
+def test_passes_of_training_count_as_updates():
+    model = PositionedTransformer("floater", **SHAPE, **LAYERS, floater_update_interval=2)
+    solved = []
+    for _ in range(4):
+        model.zero_grad()
+        model(vectors(9), vectors(6)).square().sum().backward()
+        solved.append(bool(model.encoder.positions.dynamics.bias2.grad.any()))
+    assert solved == [True, False, True, False]
+
+
+def test_checkpointed_blocks_learn_from_inputs_without_gradients():
+    model = PositionedTransformer("rope", **SHAPE, **LAYERS, checkpoint_activations=True)
+    model(vectors(9), vectors(6)).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_activations_are_named_as_in_torch():
+    x, sizes = vectors(5), {**SHAPE, "num_encoder_layers": 1, "num_decoder_layers": 0}
+    outputs = []
+    for activation in ("gelu", F.gelu, F.relu):
+        torch.manual_seed(1)
+        outputs.append(PositionedTransformer("none", activation=activation, **sizes)(x))
+    assert torch.equal(outputs[0], outputs[1]) and not torch.equal(outputs[1], outputs[2])
+
+
+WRONG_INPUTS = [
+    ((vectors(4), vectors(4)[:1]), {}, "equally many sentences, but have 3 and 1"),
+    ((vectors(4)[0], vectors(4)), {}, r"must be \[B, T, 64\], but one is \[4, 64\]"),
+    ((vectors(4)[..., :32],), {}, r"must be \[B, T, 64\], but one is \[3, 4, 32\]"),
+    ((vectors(4),), {"src_key_padding_mask": padding(4)}, r"must be bool \[3, 4\], .*\[1, 4\]"),
+    ((vectors(4),), {"src_key_padding_mask": torch.zeros(3, 4)}, "but is torch.float32"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "masks", "message"), WRONG_INPUTS)
+def test_an_input_that_does_not_fit_is_refused(inputs, masks, message):
+    model = PositionedTransformer("rope", **SHAPE, num_encoder_layers=1, num_decoder_layers=1)
+    with pytest.raises(ValueError, match=message):
+        model(*inputs, **masks)
+
+
 def test_a_missing_stack_or_memory_is_named():
     x = vectors(3)
     reader = PositionedTransformer("rope", **SHAPE, num_encoder_layers=1, num_decoder_layers=0)
@@ -148,6 +201,10 @@ def test_a_missing_stack_or_memory_is_named():
 def test_it_refuses_options_that_cannot_act():
     with pytest.raises(TypeError, match="Unknown options: rope_bse"):
         PositionedTransformer("rope", rope_bse=1)
+    with pytest.raises(ValueError, match="batch_first must be True"):
+        PositionedTransformer("rope", batch_first=False)
+    with pytest.raises(ValueError, match="`decoding_weights` must be left out"):
+        PositionedTransformer("rope", decoding_weights="int8")
     with pytest.raises(ValueError, match="`--rope-base` has no effect: .* rope"):
         PositionedTransformer("floater", rope_base=500)
     with pytest.raises(ValueError, match="`complex_omega` must be shared or fixed"):
