@@ -157,8 +157,8 @@ def read_positions(
     checkpoint: str | os.PathLike[str],
     *,
     stack: str = "both",
-    streams: Sequence[str] | None = None,
-    blocks: Sequence[str | int] | None = None,
+    streams: str | Sequence[str] | None = None,
+    blocks: str | int | Sequence[str | int] | None = None,
     length: int | None = None,
     trained_length: int | None = None,
     data: str | None = None,
@@ -254,8 +254,8 @@ def _described(model: Any, args: argparse.Namespace) -> tuple[str, str, str]:
 
 def _selected(
     read: list[PositionTable | Term],
-    streams: Sequence[str] | None,
-    blocks: Sequence[str | int] | None,
+    streams: str | Sequence[str] | None,
+    blocks: str | int | Sequence[str | int] | None,
     notes: list[str],
 ) -> list[PositionTable | Term]:
     """Return the tables and terms of some streams and blocks; add a note if the default omits blocks."""

@@ -214,10 +214,10 @@ class PositionedTransformer(PositionedModel):
         memory: dict[str, list[Any]] | None,
         state: IncrementalState | None = None,
     ) -> Tensor:
-        if memory is not None and memory["encoder_out"][0].size(1) != len(tgt):
+        sentences = len(tgt) if memory is None else memory["encoder_out"][0].size(1)
+        if sentences != len(tgt):
             raise ValueError(
-                f"src and tgt must have equally many sentences, but have "
-                f"{memory['encoder_out'][0].size(1)} and {len(tgt)}."
+                f"src and tgt must have equally many sentences, but have {sentences} and {len(tgt)}."
             )
         features, _ = self.decoder.extract_features_scriptable(
             tokens, memory, state, token_embeddings=tgt
