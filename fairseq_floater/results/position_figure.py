@@ -169,7 +169,7 @@ def read_positions(
         checkpoint: of a model of this plugin, or of fairseq's plain Transformer or RoBERTa.
         stack: one of :data:`STACK_CHOICES`.
         streams: names such as ``hidden``, ``q``, ``cross_k``, ``base``, ``bias``; default: all.
-        blocks: numbers from 1, or ``["all"]``; default: the first.
+        blocks: numbers from 1, or ``"all"``; default: the first.
         length: N; default: 3 T, or :data:`~fairseq_floater.results.position_rows.DEFAULT_LENGTH`.
         trained_length: T of both stacks.
         data: binarised data; T is their longest training sentence unless ``trained_length`` is given.
