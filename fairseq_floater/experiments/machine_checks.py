@@ -24,7 +24,7 @@ GB = 10**9
 # Command -> what to do without it.
 COMMANDS = {
     "bash": "The scripts need bash 4.4 or later.",
-    "curl": "The scripts download WMT14, WikiText and SCAN with curl: install it for them.",
+    "curl": "The scripts download WMT14, WikiText and SCAN with it: install curl.",
     "nvidia-smi": "The scripts count GPUs with nvidia-smi: pass --processes N to them.",
 }
 

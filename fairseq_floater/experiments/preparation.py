@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_floater.data.parallel_text import text_file
+from fairseq_floater.data.parallel_text import find_splits, text_file
 from fairseq_floater.errors import UsageError, UserError
 from fairseq_floater.experiments.arguments import Request
 from fairseq_floater.experiments.job import SCRIPTS, Job, floater
@@ -68,8 +68,12 @@ class TranslationJob(Job):
         """Return fairseq's name of a test set (test, test1, ...), as `floater prepare` recorded it."""
         path = self.data / "tests.json"
         if self.launcher.dry_run and not path.is_file():
-            # `floater prepare` numbers them in this order.
-            number = sorted(self.experiment.config.data.tests).index(test)
+            # `floater prepare` numbers them in this order, also those that are not scored.
+            config, raw = self.experiment.config, self.request.raw
+            tests = sorted(config.data.tests)
+            if raw is not None and raw.is_dir():
+                tests = find_splits(raw, config.languages.source, config.languages.target)[2:]
+            number = tests.index(test) if test in tests else 0
             return f"test{number or ''}"
         subsets = read_json(path, dict)
         if test not in subsets:

@@ -84,6 +84,8 @@ def read_yaml(path: Path) -> DictConfig | ListConfig:
         settings = read_yaml(base)
         if not isinstance(settings, DictConfig):
             raise ConfigError(f"{base} must hold sections, because {path} extends it.")
+        if model := OmegaConf.select(settings, "data.spm-model"):
+            settings.data["spm-model"] = str((base.parent / model).absolute())
         try:
             return OmegaConf.merge(settings, loaded)
         except OmegaConfBaseException as error:

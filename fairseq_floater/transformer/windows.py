@@ -13,7 +13,7 @@ no token in common are put one after the other.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product, takewhile
+from itertools import islice, product, takewhile
 from operator import eq
 from typing import Any, Optional
 
@@ -71,16 +71,11 @@ class WindowsTask(TranslationTask):
     ) -> Any:
         sources = sample["net_input"]["src_tokens"]
         words = [source[source.ne(self.source_dictionary.pad())][:-1] for source in sources]
-        long = [i for i, source in enumerate(words) if len(source) > self.cfg.window]
-        hypotheses: list[Any] = [None] * len(words)
-        # Short sentences stay in their batch, so that rounding is the same too.
-        if isinstance(generator, SequenceScorer) or len(long) < len(words):
-            hypotheses = super().inference_step(generator, models, sample, *further, **options)
-        if isinstance(generator, SequenceScorer) or not long:
-            return hypotheses
+        cut = [self._windows(source) for source in words]
+        if isinstance(generator, SequenceScorer) or max(map(len, cut)) == 1:
+            return super().inference_step(generator, models, sample, *further, **options)
         if any(given is not None for given in (*further, *options.values())):
             raise UsageError("`--prefix-size` and `--constraints` must be off with `--window`.")
-        cut = [self._windows(words[i]) for i in long]
         windows = [window for of_one in cut for window in of_one]
         padding, left = self.source_dictionary.pad(), self.cfg.left_pad_source
         net_input = {
@@ -88,13 +83,16 @@ class WindowsTask(TranslationTask):
             "src_lengths": sources.new_tensor([len(window) for window in windows]),
         }
         translations = iter(super().inference_step(generator, models, {"net_input": net_input}))
-        for i, of_one in zip(long, cut):
-            hypotheses[i] = [self._joined([(len(w) - 1, next(translations)[0]) for w in of_one])]
+        hypotheses = []
+        for of_one in cut:
+            found = list(islice(translations, len(of_one)))
+            parts = [(len(window) - 1, best) for window, (best, *_) in zip(of_one, found)]
+            hypotheses.append(found[0] if len(found) == 1 else [self._joined(parts)])
         return hypotheses
 
     def _windows(self, words: Tensor) -> list[Tensor]:
         size, end = self.cfg.window, words.new_tensor([self.source_dictionary.eos()])
-        begins = range(0, len(words) - self.overlap, size - self.overlap)
+        begins = range(0, max(len(words) - self.overlap, 1), size - self.overlap)
         return [torch.cat([words[begin : begin + size], end]) for begin in begins]
 
     def _joined(self, translations: Sequence[tuple[int, dict[str, Tensor]]]) -> dict[str, Tensor]:

@@ -51,7 +51,7 @@ def test_hypotheses_that_do_not_fit_are_refused(folder, tmp_path, change, messag
         score_split(folder, [spoilt(folder, tmp_path, change)], bootstrap=0)
 
 
-@pytest.mark.parametrize("mark", ["\u200c", "\u2019", " ", "&apos; &quot;"], ids=ascii)
+@pytest.mark.parametrize("mark", ["\u200c", "\u2019", " ", "&apos; &quot;", " <unk>"], ids=ascii)
 def test_marks_that_subwords_change_do_not_make_another_text(folder, systems, tmp_path, mark):
     # sentencepiece turns a joiner into a space, Moses an apostrophe into another, or escapes it.
     files = spoilt(

@@ -1,5 +1,7 @@
 """What a configuration may say, and what is refused in one sentence."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 from toy import ROOT
@@ -176,6 +178,12 @@ def test_a_ready_subword_model_is_found_beside_the_configuration(tmp_path):
         words = Experiment(write(tmp_path, change)).arguments(stage, System())
         assert words[4:6] == ["--spm-model", str(tmp_path / "mine.model")]
         assert "--vocab" not in words
+    write(tmp_path, ready)
+    child = tmp_path / "folder" / "child.yaml"
+    child.parent.mkdir()
+    child.write_text("extends: ../config.yaml")
+    words = Experiment(child).arguments("prepare", System())
+    assert Path(words[5]).resolve() == (tmp_path / "mine.model").resolve()
 
 
 @pytest.mark.parametrize("text", ["{", "just words", "a: [1\n", "a: 1\na: 2"])

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from command_lines import value
 from fake_launcher import CONFIG, FakeLauncher, run
+from toy import ROOT
 
 from fairseq_floater.errors import UserError
 from fairseq_floater.experiments import job, locks
@@ -19,6 +20,7 @@ from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System
 from fairseq_floater.experiments.variants import TOLD
 
+TEXT = ROOT / "configs" / "text_tiny.yaml"
 DATA = ["numbers", "prepare"]
 AFTER = ["average", "generate test", "score", "generate test1", "score"]
 
@@ -77,6 +79,18 @@ def test_a_run_belongs_to_its_donor(tmp_path):
     training = ["train plain", "warm-start", "validate", "train rope-all-attention"]
     assert launcher.steps == [*DATA, *training, *AFTER]
     assert not (tmp_path / "rope-all-attention").exists()
+
+
+def test_a_dry_run_numbers_the_test_sets_of_the_text(tmp_path):
+    config, launcher, raw = tmp_path / "long.yaml", FakeLauncher(), tmp_path / "raw"
+    config.write_text("extends: TEXT\ndata: {tests: [test_long]}".replace("TEXT", str(TEXT)))
+    raw.mkdir()
+    for name in ("train", "valid", "test", "test_long"):
+        for language in ("en", "de"):
+            (raw / f"{name}.{language}").write_text("1\n")
+    launcher.dry_run = True
+    run(tmp_path, "rope", launcher, config=config, raw=raw, scratch=True)
+    assert [step for step in launcher.steps if "generate" in step] == ["generate test1"]
 
 
 def test_a_tokenizer_of_the_configuration_is_scored_with(tmp_path):
