@@ -228,7 +228,7 @@ def _read(
     if not read:
         raise CheckpointError(
             f"{figure.checkpoint} has no position table to draw: {figure.model}. It has no "
-            "positions, or they depend on the words."
+            "positions, or they are zero or depend on the words."
         )
     return read
 

@@ -190,7 +190,7 @@ def test_the_figure_tells_of_distances_that_training_lacks(tmp_path, undrawn):
 
 def test_biases_at_zero_leave_nothing_to_draw(tmp_path):
     path = save_model(tmp_path / "model.pt", "t5")
-    with pytest.raises(CheckpointError, match="T5 bias.* does not distinguish positions"):
+    with pytest.raises(CheckpointError, match="T5 bias.* has no positions, or they are zero"):
         plot_positions(path, tmp_path / "out.png")
 
 

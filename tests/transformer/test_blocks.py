@@ -63,7 +63,7 @@ def test_a_shallow_stack_takes_the_numbers_that_it_has():
     assert owning == [[False, True, False, True], [False, True]]
     built("2,3", position_sides="source")
     with pytest.raises(
-        ValueError, match="`--position-blocks`.* is 2,3, and the decoder has 0, 1 al"
+        ValueError, match="`--position-blocks`.* is 2,3, and the decoder has only 0, 1"
     ):
         built("2,3")
     for blocks, side, last in (("1,4", "both", 3), ("1,3", "target", 1)):
