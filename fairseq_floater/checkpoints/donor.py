@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY
 from torch import Tensor
 
 from fairseq_floater.checkpoints.dictionaries import complete_languages, load_dictionaries
@@ -105,7 +105,7 @@ def read_donor(path: str | os.PathLike[str], arch: str, data: str | None) -> Don
     if data is not None:
         complete_languages(args, state, data)
     dictionaries = load_dictionaries(state, args, path, data)
-    has_encoder = _takes_positions(name, family)
+    has_encoder = family.has_positions(name)
     if has_encoder:
         ARCH_CONFIG_REGISTRY[name](args)
     base = has_base(args) if has_encoder else not getattr(args, _NO_BASE, False)
@@ -170,7 +170,7 @@ def _new_options(donor: Donor, arch: str, options: Sequence[str]) -> argparse.Na
             )
     # A donor does not decide where the new model's positions come from.
     renewed = [option.dest for option in all_options()]
-    renewed += [_NO_BASE] if _takes_positions(donor.arch, family) else []
+    renewed += [_NO_BASE] if family.has_positions(donor.arch) else []
     renewed += ["max_positions"] if family is ROBERTA else []  # the length of its table
     args = {name: value for name, value in vars(donor.args).items() if name not in renewed}
     args |= {**explicit, "arch": arch, "_name": arch}
@@ -179,11 +179,6 @@ def _new_options(donor: Donor, arch: str, options: Sequence[str]) -> argparse.Na
     completed = argparse.Namespace(**args)
     ARCH_CONFIG_REGISTRY[arch](completed)
     return completed
-
-
-def _takes_positions(arch: str | None, family: Family) -> bool:
-    """Return whether ``arch`` is of this package's model, under one of its names or a name of your own."""
-    return issubclass(ARCH_MODEL_REGISTRY.get(arch, object), family.model)
 
 
 def _takes_shape(arch: str, donor_arch: str | None, family: Family) -> bool:

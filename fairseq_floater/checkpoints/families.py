@@ -57,6 +57,10 @@ class Family(NamedTuple):
     embeddings: tuple[str, ...]
     stacks: Callable[[Any], dict[str, Any]]
 
+    def has_positions(self, arch: str | None) -> bool:
+        """Return whether ``arch`` is of this package's model, also under a name of your own."""
+        return issubclass(ARCH_MODEL_REGISTRY.get(arch, object), self.model)
+
 
 TRANSLATION = Family(
     "Transformer",

@@ -181,11 +181,8 @@ def _copy(model: BaseFairseqModel, donor: Donor, report: WarmStartReport) -> Non
     unknown = [name for name in new if not is_position(name)]
     unknown += [name for name in report.ignored if not _LEFT_BEHIND.search(name)]
     if unknown:
-        remedy = (
-            "; pass --position-base drop"
-            if any(".embed_positions." in name for name in unknown)
-            else ""
-        )
+        lacks_table = any(".embed_positions." in name for name in unknown)
+        remedy = "; pass --position-base drop" if lacks_table else ""
         raise CheckpointError(
             f"{donor.path} does not fit: {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''} "
             f"is in only one of the two models and does not belong to a position encoder{remedy}."

@@ -54,7 +54,7 @@ class Data:
     """The source of the text, its segmentation and cleaning, the test sets and BLEU's tokenizer.
 
     With ``subwords: none`` the words are the tokens, and ``vocab`` and ``bpe`` must be left out. With
-    ``spm-model``, a file relative to the configuration's folder, no subwords are learned.
+    ``spm-model``, a path relative to the file that sets it, no subwords are learned.
     """
 
     bpe: str | None = None
@@ -144,8 +144,6 @@ def read_config(path: Path) -> Config:
     """
     config = read_sections(path, Config, nested=("data", "budget", "compare", "s2l"))
     _check(path, config)
-    if config.data.spm_model is not None:
-        config.data.spm_model = str(path.parent / config.data.spm_model)
     return config
 
 

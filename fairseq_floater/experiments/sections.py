@@ -77,6 +77,9 @@ def read_yaml(path: Path) -> DictConfig | ListConfig:
     except Exception as error:  # PyYAML and what it calls may raise anything
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(f"{path} cannot be read as YAML: {reason}.") from None
+    data = loaded.get("data") if isinstance(loaded, DictConfig) else None
+    if isinstance(data, DictConfig) and isinstance(model := data.get("spm-model"), str):
+        data["spm-model"] = str(path.parent / model)  # another folder's file may extend this one
     if isinstance(loaded, DictConfig) and (extended := loaded.pop("extends", None)):
         base = path.parent / str(extended)
         if not base.exists():
@@ -84,8 +87,6 @@ def read_yaml(path: Path) -> DictConfig | ListConfig:
         settings = read_yaml(base)
         if not isinstance(settings, DictConfig):
             raise ConfigError(f"{base} must hold sections, because {path} extends it.")
-        if model := OmegaConf.select(settings, "data.spm-model"):
-            settings.data["spm-model"] = str((base.parent / model).absolute())
         try:
             return OmegaConf.merge(settings, loaded)
         except OmegaConfBaseException as error:
