@@ -35,33 +35,25 @@ def add_warm_start(verbs: Any) -> None:
         run,
         unknown="model_options",
     )
-    parser.add_argument(
-        "donor",
-        metavar="DONOR",
-        help="checkpoint of a Transformer or RoBERTa: fairseq's own, or one of this package",
+    add = parser.add_argument
+    text = "checkpoint of a Transformer or RoBERTa: fairseq's own, or one of this package"
+    add("donor", metavar="DONOR", help=text)
+    add("output", metavar="OUT", help="checkpoint to write")
+    text = "architecture of the new model: the donor's with floater_ before it"
+    add("--arch", required=True, help=text)
+    add("--data", metavar="DIR", help="binarised data with the donor dictionaries")
+    text = (
+        "learned: rows that start as the donor's positions (default: longest training "
+        "sentence of --data, else all rows)"
     )
-    parser.add_argument("output", metavar="OUT", help="checkpoint to write")
-    parser.add_argument(
-        "--arch",
-        required=True,
-        help="architecture of the new model: the donor's with floater_ before it",
+    add("--trained-length", type=positive, metavar="N", help=text)
+    text = (
+        "RoBERTa: how to fill the donor's table up to --max-positions: repeat all its rows "
+        "(tile) or the last one"
     )
-    parser.add_argument("--data", metavar="DIR", help="binarised data with the donor dictionaries")
-    parser.add_argument(
-        "--trained-length",
-        type=positive,
-        metavar="N",
-        help="learned: rows that start as the donor's positions (default: longest training "
-        "sentence of --data, else all rows)",
-    )
-    parser.add_argument(
-        "--extend",
-        choices=(TILE, LAST),
-        help="RoBERTa: how to fill the donor's table up to --max-positions: repeat all its rows "
-        "(tile) or the last one",
-    )
-    parser.add_argument("--seed", type=int, default=1, help="seed of new parameters (1)")
-    parser.add_argument("--force", action="store_true", help="overwrite OUT")
+    add("--extend", choices=(TILE, LAST), help=text)
+    add("--seed", type=int, default=1, help="seed of new parameters (1)")
+    add("--force", action="store_true", help="overwrite OUT")
 
 
 def add_import_roberta(verbs: Any) -> None:
@@ -72,25 +64,18 @@ def add_import_roberta(verbs: Any) -> None:
         "  fairseq-train ... --arch roberta_base --finetune-from-model donor/roberta.pt",
         import_roberta,
     )
-    parser.add_argument(
-        "source",
-        type=Path,
-        metavar="HF_DIR",
-        help="folder with config.json, model.safetensors or pytorch_model.bin, and vocab.json "
-        "(RoBERTa) or vocab.txt (BERT); or fairseq's model.pt, with dict.txt beside it",
+    add = parser.add_argument
+    text = (
+        "folder with config.json, model.safetensors or pytorch_model.bin, and vocab.json "
+        "(RoBERTa) or vocab.txt (BERT); or fairseq's model.pt, with dict.txt beside it"
     )
-    parser.add_argument(
-        "output", type=Path, metavar="OUT", help="checkpoint to write; dict.txt comes beside it"
-    )
-    parser.add_argument(
-        "--encoder-json",
-        type=Path,
-        metavar="FILE",
-        help="GPT-2's encoder.json; its numbers make up RoBERTa's dictionary (HF_DIR's)",
-    )
+    add("source", type=Path, metavar="HF_DIR", help=text)
+    add("output", type=Path, metavar="OUT", help="checkpoint to write; dict.txt comes beside it")
+    text = "GPT-2's encoder.json; its numbers make up RoBERTa's dictionary (HF_DIR's)"
+    add("--encoder-json", type=Path, metavar="FILE", help=text)
     text = "seed of a masked-LM head that the source does not have (default: 1)"
-    parser.add_argument("--seed", type=int, default=1, help=text)
-    parser.add_argument("--force", action="store_true", help="overwrite OUT and its dict.txt")
+    add("--seed", type=int, default=1, help=text)
+    add("--force", action="store_true", help="overwrite OUT and its dict.txt")
 
 
 def add_import_translation(verbs: Any) -> None:
@@ -101,20 +86,17 @@ def add_import_translation(verbs: Any) -> None:
         import_translation,
         details="The result says how to translate with it, and how to convert it to RoPE or FLOATER.",
     )
-    parser.add_argument(
-        "source",
-        type=Path,
-        metavar="HF_DIR",
-        help="folder with config.json, model.safetensors or pytorch_model.bin, vocab.json, "
-        "target_vocab.json if the model has two vocabularies, source.spm and target.spm",
+    add = parser.add_argument
+    text = (
+        "folder with config.json, model.safetensors or pytorch_model.bin, vocab.json, "
+        "target_vocab.json if the model has two vocabularies, source.spm and target.spm"
     )
+    add("source", type=Path, metavar="HF_DIR", help=text)
     text = "folder to write: checkpoint.pt, dict.SRC.txt, dict.TGT.txt, source.spm, target.spm"
-    parser.add_argument("output", type=Path, metavar="OUT", help=text)
-    parser.add_argument(
-        "--src", metavar="SRC", help="source language (default: HF_DIR's, if it says)"
-    )
-    parser.add_argument("--tgt", metavar="TGT", help="target language")
-    parser.add_argument("--force", action="store_true", help="overwrite these files in OUT")
+    add("output", type=Path, metavar="OUT", help=text)
+    add("--src", metavar="SRC", help="source language (default: HF_DIR's, if it says)")
+    add("--tgt", metavar="TGT", help="target language")
+    add("--force", action="store_true", help="overwrite these files in OUT")
 
 
 def add_average(verbs: Any) -> None:
@@ -124,16 +106,15 @@ def add_average(verbs: Any) -> None:
         "floater average --inputs checkpoints --last 5 --output average.pt",
         average,
     )
+    add = parser.add_argument
     text = "a folder of checkpoints, or the checkpoints"
-    parser.add_argument("--inputs", nargs="+", required=True, metavar="DIR_OR_FILE", help=text)
+    add("--inputs", nargs="+", required=True, metavar="DIR_OR_FILE", help=text)
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--last", type=positive, metavar="N", help="the N latest")
     choice.add_argument("--best", type=positive, metavar="N", help="the N best on validation")
-    parser.add_argument(
-        "--updates", action="store_true", help="take checkpoint_<epoch>_<updates>.pt, not epochs"
-    )
-    parser.add_argument("--output", required=True, metavar="FILE", help="checkpoint to write")
-    parser.add_argument("--force", action="store_true", help="overwrite the output")
+    add("--updates", action="store_true", help="take checkpoint_<epoch>_<updates>.pt, not epochs")
+    add("--output", required=True, metavar="FILE", help="checkpoint to write")
+    add("--force", action="store_true", help="overwrite the output")
 
 
 def add_position_loss(verbs: Any) -> None:
@@ -147,12 +128,8 @@ def add_position_loss(verbs: Any) -> None:
         position_loss,
     )
     add = parser.add_argument
-    add(
-        "checkpoint",
-        type=Path,
-        metavar="CHECKPOINT",
-        help="a translation model, a language model or a RoBERTa",
-    )
+    text = "a translation model, a language model or a RoBERTa"
+    add("checkpoint", type=Path, metavar="CHECKPOINT", help=text)
     add("data", type=Path, metavar="DATA", help="binarised text with its dictionaries")
     text = "ends of the bins of token positions: 32,64 is tokens 0-31 and 32-63; the last row is all tokens"
     add("--bins", type=positives, required=True, metavar="N,N", help=text)

@@ -42,36 +42,34 @@ def add_numbers(verbs: Any) -> None:
         number_words.write_numbers,
     )
     parser.set_defaults(**defaults)
-    parser.add_argument("out_dir", metavar="OUT_DIR")
+    add = parser.add_argument
+    add("out_dir", metavar="OUT_DIR")
     for flag, name in (("--src", "source_language"), ("--tgt", "target_language")):
         languages = f"en, de or fr (default: {defaults[name]})"
-        parser.add_argument(flag, dest=name, metavar="LANG", help=languages)
+        add(flag, dest=name, metavar="LANG", help=languages)
     for split in number_words.SHARES:
         flag, lines = f"--{split.replace('_', '-')}", f"lines ({defaults[split]})"
-        parser.add_argument(flag, type=int, metavar="N", help=lines)
+        add(flag, type=int, metavar="N", help=lines)
     for name in ("numbers_per_line", "long_numbers_per_line"):
         flag, span = f"--{name.replace('_', '-')}", "numbers ({}, {})".format(*defaults[name])
-        parser.add_argument(flag, type=int, nargs=2, metavar=("MIN", "MAX"), help=span)
-    parser.add_argument("--max-number", type=int, metavar="N", help="largest number (9999)")
-    parser.add_argument("--seed", type=int)
-    parser.add_argument(
-        "--force",
-        dest="overwrite",
-        action="store_true",
-        help="replace a corpus made with other parameters",
-    )
+        add(flag, type=int, nargs=2, metavar=("MIN", "MAX"), help=span)
+    add("--max-number", type=int, metavar="N", help="largest number (9999)")
+    add("--seed", type=int)
+    text = "replace a corpus made with other parameters"
+    add("--force", dest="overwrite", action="store_true", help=text)
 
 
 def add_quizzes(verbs: Any) -> None:
     parser = add_verb(
         verbs, "quizzes", "floater quizzes quizzes --scale 0.1", quiz_files.write_quizzes
     )
-    parser.add_argument("out_dir", type=Path, metavar="OUT")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="random seed (1)")
+    add = parser.add_argument
+    add("out_dir", type=Path, metavar="OUT")
+    add("--seed", type=int, default=1, metavar="N", help="random seed (1)")
     text = "multiplies the number of examples (1.0)"
-    parser.add_argument("--scale", type=float, default=1.0, metavar="X", help=text)
+    add("--scale", type=float, default=1.0, metavar="X", help=text)
     text = "replace quizzes made with another seed or scale"
-    parser.add_argument("--force", action="store_true", help=text)
+    add("--force", action="store_true", help=text)
 
 
 def add_tasks(verbs: Any) -> None:
@@ -135,13 +133,14 @@ def add_documents(verbs: Any) -> None:
 Train and valid become documents of 1, 2, 4 and 8 sentences in turn; test_2, test_4 and test_8 have the
 sentences of test. scripts/prepare_text.sh takes OUT_DIR, with --separator.""",
     )
-    parser.add_argument("raw_dir", type=Path, metavar="RAW_DIR")
-    parser.add_argument("out_dir", type=Path, metavar="OUT_DIR")
+    add = parser.add_argument
+    add("raw_dir", type=Path, metavar="RAW_DIR")
+    add("out_dir", type=Path, metavar="OUT_DIR")
     text = "numbers of sentences in a document, separated by commas"
-    parser.add_argument("--segments", type=_counts, required=True, metavar="N,N", help=text)
+    add("--segments", type=_counts, required=True, metavar="N,N", help=text)
     text = "word to put between two sentences; the text must not contain it"
-    parser.add_argument("--separator", required=True, metavar="SYMBOL", help=text)
-    parser.add_argument("--force", action="store_true", help="replace documents from other text")
+    add("--separator", required=True, metavar="SYMBOL", help=text)
+    add("--force", action="store_true", help="replace documents from other text")
 
 
 def _counts(text: str) -> list[int]:

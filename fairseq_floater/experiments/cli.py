@@ -41,12 +41,13 @@ def add_args(verbs: Any) -> None:
         from_options(run),
     )
     commands.add_config(parser)
-    parser.add_argument("stage", metavar="STAGE", choices=tuple(STAGES), help=", ".join(STAGES))
+    add = parser.add_argument
+    add("stage", metavar="STAGE", choices=tuple(STAGES), help=", ".join(STAGES))
     add_system_options(parser)
     text = "binarised data (default: WORK/data/bin)"
-    parser.add_argument("--data", type=Path, metavar="DIR", help=text)
-    parser.add_argument("--donor", metavar="DIR", help="the donor's folder (default: WORK/plain)")
-    parser.add_argument("--seed", type=int, help="seed of the training (CONFIG's)")
+    add("--data", type=Path, metavar="DIR", help=text)
+    add("--donor", metavar="DIR", help="the donor's folder (default: WORK/plain)")
+    add("--seed", type=int, help="seed of the training (CONFIG's)")
     add_machine_options(parser, processes=0)
 
 
@@ -90,16 +91,15 @@ def add_run(verbs: Any) -> None:
     commands.add_config(parser)
     add_system_options(parser, required=True)
     commands.add_run_options(parser)
-    parser.add_argument(
-        "--losses", action="store_true", help="also compute the loss of each test sentence"
-    )
-    parser.add_argument("--seed", type=int, help="seed of the training (CONFIG's)")
+    add = parser.add_argument
+    add("--losses", action="store_true", help="also compute the loss of each test sentence")
+    add("--seed", type=int, help="seed of the training (CONFIG's)")
     for name, text in (
         ("raw", "folder of your parallel text: train, valid and test* files"),
         ("data", "prepared data to use (default: made in WORK/data)"),
         ("donor", "run of `--encoder plain`, made there if it is missing (default: WORK/plain)"),
     ):
-        parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=text)
+        add(f"--{name}", type=Path, metavar="DIR", help=text)
 
 
 def add_run_compare(verbs: Any) -> None:
@@ -204,25 +204,19 @@ def add_info(verbs: Any) -> None:
         "  floater info --check --config configs/text_base.yaml --processes 8",
         run,
     )
-    parser.add_argument(
-        "--arch", default="floater_transformer", help="architecture to count parameters for"
-    )
+    add = parser.add_argument
+    add("--arch", default="floater_transformer", help="architecture to count parameters for")
     text = (
         "blocks to count parameters for, besides all blocks: input (default), or numbers "
         "from 0: 0,2,4"
     )
-    parser.add_argument("--blocks", default="input", metavar="BLOCKS", help=text)
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="check packages, commands and GPUs instead, and with --config disk and memory; exits "
-        "with 1 if something is missing",
+    add("--blocks", default="input", metavar="BLOCKS", help=text)
+    text = (
+        "check packages, commands and GPUs instead, and with --config disk and memory; exits "
+        "with 1 if something is missing"
     )
-    parser.add_argument("--config", metavar="CONFIG", help="--check: configuration")
-    parser.add_argument(
-        "--work", metavar="DIR", help="--check: CONFIG's folder (work/<name of CONFIG>)"
-    )
-    parser.add_argument("--data", metavar="DIR", help="--check: prepared data (WORK/data)")
-    parser.add_argument(
-        "--processes", type=int, metavar="N", help="--check: GPUs to train on (all); 0: the CPU"
-    )
+    add("--check", action="store_true", help=text)
+    add("--config", metavar="CONFIG", help="--check: configuration")
+    add("--work", metavar="DIR", help="--check: CONFIG's folder (work/<name of CONFIG>)")
+    add("--data", metavar="DIR", help="--check: prepared data (WORK/data)")
+    add("--processes", type=int, metavar="N", help="--check: GPUs to train on (all); 0: the CPU")

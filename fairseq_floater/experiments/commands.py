@@ -20,12 +20,8 @@ CONFIG_HELP = "configuration of an experiment: a YAML file as in configs/"
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Add CONFIG, and ``--work``, which :func:`work_of` reads."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help=CONFIG_HELP)
-    parser.add_argument(
-        "--work",
-        type=Path,
-        metavar="DIR",
-        help="where everything goes (default: work/<name of CONFIG>)",
-    )
+    text = "where everything goes (default: work/<name of CONFIG>)"
+    parser.add_argument("--work", type=Path, metavar="DIR", help=text)
 
 
 def work_of(args: argparse.Namespace) -> Path:
@@ -54,11 +50,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 def add_node_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the hardware, which :func:`machines_from_args` reads, and ``--dry-run``."""
     add_machine_options(parser)
+    add = parser.add_argument
     text = "prefix that starts a command once on each node: 'srun --nodes=4 --ntasks-per-node=1'"
-    parser.add_argument("--launch", default="", metavar="COMMAND", help=text)
+    add("--launch", default="", metavar="COMMAND", help=text)
     text = "one of the nodes and a free port, where all nodes meet"
-    parser.add_argument("--rendezvous", default="", metavar="HOST:PORT", help=text)
-    parser.add_argument("--dry-run", action="store_true", help="print every command, run none")
+    add("--rendezvous", default="", metavar="HOST:PORT", help=text)
+    add("--dry-run", action="store_true", help="print every command, run none")
 
 
 def preparation_of(args: argparse.Namespace) -> tuple[str, ...]:

@@ -182,21 +182,13 @@ def starter(name: str, machines: Machines) -> list[str]:
 
 def add_machine_options(parser: argparse.ArgumentParser, processes: int | None = None) -> None:
     """Add the options that :func:`machines_from_args` reads; ``processes`` of None means all GPUs."""
-    parser.add_argument(
-        "--processes",
-        type=int,
-        default=processes,
-        metavar="N",
-        help="processes on each node, one for each GPU; 0: train on the CPU (default: "
-        + ("all GPUs that share an update evenly)" if processes is None else f"{processes})"),
-    )
-    parser.add_argument(
-        "--nodes", type=positive, default=1, metavar="N", help="number of nodes (1)"
-    )
-    parser.add_argument(
-        "--cpu", action="store_true", help="train on the CPU, even if there are GPUs"
-    )
-    parser.add_argument("--no-fp16", action="store_true", help="train in float32 on GPUs too")
+    usual = "all GPUs that share an update evenly" if processes is None else processes
+    add = parser.add_argument
+    text = f"processes on each node, one for each GPU; 0: train on the CPU (default: {usual})"
+    add("--processes", type=int, default=processes, metavar="N", help=text)
+    add("--nodes", type=positive, default=1, metavar="N", help="number of nodes (1)")
+    add("--cpu", action="store_true", help="train on the CPU, even if there are GPUs")
+    add("--no-fp16", action="store_true", help="train in float32 on GPUs too")
 
 
 def machines_from_args(args: argparse.Namespace, budget: UpdateBudget | None = None) -> Machines:

@@ -183,9 +183,8 @@ class System:
 def add_system_options(parser: argparse.ArgumentParser, required: bool = False) -> None:
     """Add the options that :func:`system_from_args` reads; ``required`` is for ``--encoder``."""
     add_model_options(parser, "--encoder", (PLAIN,), required=required)
-    parser.add_argument(
-        "--scratch", action="store_true", help="train from random parameters, not from the donor"
-    )
+    text = "train from random parameters, not from the donor"
+    parser.add_argument("--scratch", action="store_true", help=text)
 
 
 def add_model_options(
@@ -206,7 +205,8 @@ def add_model_options(
     text = f"position encoder (docs/encoders.md): {', '.join(DEFAULT_TARGETS)}"
     if further:
         text += f"; or {further[0]}: fairseq's own model, the donor"
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         name,
         dest="encoder",
         default="floater",
@@ -218,20 +218,18 @@ def add_model_options(
     text = (
         "blocks that receive positions: all (default), input (the first), or numbers from 0: 0,2,4"
     )
-    parser.add_argument("--blocks", default="all", type=_blocks, metavar="BLOCKS", help=text)
+    add("--blocks", default="all", type=_blocks, metavar="BLOCKS", help=text)
     text = (
         "where positions enter, as --position-target (docs/options.md; default: the encoder's own)"
     )
-    parser.add_argument("--target", default=None, choices=TARGETS, help=text)
+    add("--target", default=None, choices=TARGETS, help=text)
     text = "leave out fairseq's own positions, which some encoders add to"
-    parser.add_argument("--no-base", action="store_true", help=text)
-    parser.add_argument(
-        "--model-options",
-        default="",
-        metavar="WORDS",
-        help="options of the model in quotes: --model-options='--rnn-layers 2' is the same as "
-        "-- --rnn-layers 2",
+    add("--no-base", action="store_true", help=text)
+    text = (
+        "options of the model in quotes: --model-options='--rnn-layers 2' is the same as "
+        "-- --rnn-layers 2"
     )
+    add("--model-options", default="", metavar="WORDS", help=text)
 
 
 def _blocks(text: str) -> str:
