@@ -46,8 +46,9 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
 
     If the tool takes ``--model-options``, options of the model may follow ``--``.
     """
-    before, after_dashes = _split_at_dashes(argv)
-    args, unknown_options = parser.parse_known_args(before)
+    dashes = [*argv, "--"].index("--")
+    args, unknown_options = parser.parse_known_args(argv[:dashes])
+    after_dashes = argv[dashes + 1 :]
     options = vars(args)
     names = ("verb", "part", "run", "unknown", "json", "usage")
     verb, part, run, unknown, json_file, usage = (options.pop(name, None) for name in names)
@@ -92,12 +93,6 @@ def _same_file(path: Path, values: Iterable[Any]) -> bool:
     return path.resolve() in others and not path.is_char_device()
 
 
-def _split_at_dashes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    argv = list(argv)
-    index = argv.index("--") if "--" in argv else len(argv)
-    return argv[:index], argv[index + 1 :]
-
-
 def _check_after_dashes(after_dashes: Sequence[str], usage: argparse.ArgumentParser) -> None:
     """Refuse an option of the command after ``--``, where it would be taken for an option of the model."""
     for word in after_dashes:
@@ -111,17 +106,13 @@ def _check_after_dashes(after_dashes: Sequence[str], usage: argparse.ArgumentPar
 def _show(result: Any, json_file: str | None) -> Any:
     """Print a tool's result, write it as JSON if asked to, and return it."""
     if result is not None:
-        print(_encodable(result.format_text()))
+        # Undecodable bytes are escaped, so that the text prints.
+        print(result.format_text().encode("utf-8", "backslashreplace").decode("utf-8"))
         if json_file is not None:
             has_own = hasattr(result, "to_json_dict")
             fields = result.to_json_dict() if has_own else dataclasses.asdict(result)
             write_json(json_file, fields)
     return result
-
-
-def _encodable(text: str) -> str:
-    """Escape undecodable bytes, so that the text prints."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _add(verb: str, verbs: Any) -> None:

@@ -148,7 +148,7 @@ class KeptTable(nn.Module, ABC):
             return self._computed(places, blocks, dtype)
         self.check_length(num_positions // rows_per_token)
         wants_gradients = self.training or torch.is_grad_enabled()
-        if wants_gradients and not self._is_frozen(blocks):
+        if wants_gradients and any(p.requires_grad for p in self.sources(blocks)):
             self.drop_kept_table()
             return self._computed(places, blocks, dtype)
         kept = self._kept.get((dtype, rows_per_token))
@@ -184,9 +184,6 @@ class KeptTable(nn.Module, ABC):
     def sources(self, blocks: Sequence[Any]) -> list[nn.Parameter]:
         """Return the parameters that the table is computed from: the encoder's and its parts'."""
         return [p for module in (self, *blocks) for p in module.parameters()]
-
-    def _is_frozen(self, blocks: Sequence[Any]) -> bool:
-        return not any(parameter.requires_grad for parameter in self.sources(blocks))
 
     def _with_room(self, places: Places, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         if self.table_length:

@@ -200,13 +200,10 @@ class PositionBiasedAttention(MultiheadAttention):
         projections = self.q_proj, self.k_proj, self.v_proj, self.out_proj
         prepare_projections(*projections, weights=weights)
 
-    def _heads(self, x: Tensor) -> Tensor:
-        """Split into heads: [T, B, C] -> [B, H, T, D]."""
-        return x.view(x.size(0), -1, self.num_heads, self.head_dim).permute(1, 2, 0, 3)
-
     def _projected(self, stream: str, x: Tensor, hooks: AttentionHooks) -> Tensor:
         """Project ``x`` [T, B, C] for ``stream`` q, k or v: [B, H, T, D]."""
-        return self._heads(hooks.project(stream, getattr(self, f"{stream}_proj"), x))
+        x = hooks.project(stream, getattr(self, f"{stream}_proj"), x)
+        return x.view(x.size(0), -1, self.num_heads, self.head_dim).permute(1, 2, 0, 3)
 
     def _queries_and_keys(self, given: Inputs) -> tuple[Tensor, Keys]:
         """Return projected queries, not turned yet, and all keys, new and cached, turned."""

@@ -45,12 +45,13 @@ def _solve(
     options: dict[str, Any] = {"max_num_steps": DOPRI5_MAX_STEPS}
     wanted = len(times)
     if step is not None:
-        is_on_grid = _on_grid(times, step)
+        in_steps = (times - times[0]) / step
+        is_on_grid = bool(((in_steps - in_steps.round()).abs() < 1e-6).all())
         # By default torchdiffeq interpolates linearly between its steps.
         options = {"step_size": step, "interp": "linear" if is_on_grid else "cubic"}
         if not is_on_grid:
             # torchdiffeq's last step ends at the last time, so a row would depend on how many follow.
-            steps = math.floor(float((times[-1] - times[0]) / step) + 1e-6) + 1
+            steps = math.floor(float(in_steps[-1]) + 1e-6) + 1
             times = torch.cat([times, times[:1] + steps * step])
     tolerances = {"rtol": DOPRI5_TOLERANCE, "atol": DOPRI5_TOLERANCE}
     try:
@@ -67,11 +68,6 @@ def _solve(
         ) from None
     record.add(counted.evaluations if isinstance(counted, _Counted) else 0)
     return trajectory[:wanted]
-
-
-def _on_grid(times: Tensor, step: float) -> bool:
-    steps = (times - times[0]) / step
-    return bool(((steps - steps.round()).abs() < 1e-6).all())
 
 
 class _Counted:
