@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairseq_floater.errors import UsageError
+from fairseq_floater.position_encoders.options import option_values
 from fairseq_floater.position_encoders.registry import encoder_names
 from fairseq_floater.position_encoders.shared_options import DECODING_WEIGHTS
 from fairseq_floater.transformer.shapes import ARCHITECTURES
@@ -170,8 +171,7 @@ class Settings:
             )
         if self.checkpoint is not None and "solve" not in self.parts:
             raise UsageError("`--checkpoint` must come with the part `solve`: `--parts solve`.")
-        given = [word.partition("=")[0] for word in self.model_options]
-        if self.encoders and "--position-encoder" in given:
+        if self.encoders and "--position-encoder" in option_values(self.model_options):
             raise UsageError(
                 "`--position-encoder` must be left out, because --encoders names the encoders."
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple, Self
 
+from fairseq_floater.position_encoders.options import option_values
+
 # Options that set the batch of one process.
 BATCH_OPTIONS = {"--batch-size", "--max-tokens"}
 # Options that follow from the machine, its GPUs and their memory.
@@ -26,7 +28,7 @@ _MACHINE_OPTIONS = {
     "--log-format",
     "--num-workers",
 }
-_DATA = "the data folder"  # the name of the words before the first option
+_DATA = ""  # the words before the first option
 _FOLDERS = {_DATA, "--save-dir"}
 # Options that end a training, and that may change with them. With these schedules the learning rate does not
 # depend on the end.
@@ -45,7 +47,7 @@ class Changes(NamedTuple):
     @classmethod
     def between(cls, before: list[str], now: list[str], *, batch_may_differ: bool) -> Self:
         """Compare two lists of arguments; options of the machine may differ."""
-        old, new = by_option(before), by_option(now)
+        old, new = option_values(before), option_values(now)
         may_differ = _MACHINE_OPTIONS | (BATCH_OPTIONS if batch_may_differ else set())
         may_differ = may_differ | _same_folders(old, new)
         names = [
@@ -57,7 +59,7 @@ class Changes(NamedTuple):
 
     def described(self) -> list[str]:
         return [
-            f"{name} was {_value(self.old, name)} and is {_value(self.new, name)} now"
+            f"{name or 'the data folder'} was {_value(self.old, name)} and is {_value(self.new, name)} now"
             for name in self.names
         ]
 
@@ -69,19 +71,6 @@ class Changes(NamedTuple):
         if self.new.get("--lr-scheduler") not in _SCHEDULES:
             return False
         return all(float(self.old.get(n, "inf")) < float(self.new.get(n, "inf")) for n in ends)
-
-
-def by_option(arguments: list[str]) -> dict[str, str]:
-    """Return each option with its values, the data folder under :data:`_DATA`."""
-    name = _DATA
-    values: dict[str, list[str]] = {name: []}
-    for word in arguments:
-        if word.startswith("--"):
-            name = word
-            values[name] = []  # of a repeated option, the last one counts, as in argparse
-        else:
-            values[name].append(word)
-    return {name: " ".join(values) for name, values in values.items()}
 
 
 def _same_folders(old: dict[str, str], new: dict[str, str]) -> set[str]:

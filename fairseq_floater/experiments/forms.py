@@ -22,7 +22,7 @@ from fairseq_floater.experiments.system import (
     with_separator,
 )
 from fairseq_floater.position_encoders import add_args, complete, foreign_options, trained_limit
-from fairseq_floater.position_encoders.options import option_names
+from fairseq_floater.position_encoders.options import option_values
 from fairseq_floater.position_encoders.registry import POSITION_ENCODERS
 from fairseq_floater.position_encoders.warp_law import Stretching
 from fairseq_floater.verbs import shell_words
@@ -116,7 +116,7 @@ def with_twins(
         UsageError: no system takes the options; the message is ``refusal``.
     """
     known, twins = {entry.system.name for entry in systems}, []
-    names = option_names(options).keys()
+    names = option_values(options).keys()
     for entry in systems:
         twins.append(entry)
         if entry.system.encoder == PLAIN or names & entry.system.given.keys():

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.errors import ReportError
-from fairseq_floater.experiments.argument_changes import BATCH_OPTIONS, Changes, by_option
+from fairseq_floater.experiments.argument_changes import BATCH_OPTIONS, Changes
 from fairseq_floater.files import USER_DIR
+from fairseq_floater.position_encoders.options import option_values
 from fairseq_floater.records import NUMBER, RECORD, read_json, write_json
 from fairseq_floater.requirements import cpu_name, versions
 
@@ -167,7 +168,7 @@ class RunFolder:
 
 def _batch(processes: int, arguments: list[str]) -> str:
     """Return the batch of a training in words: ``2 processes of --max-tokens 2000``."""
-    options = by_option(arguments)
+    options = option_values(arguments)
     sizes = [f"{name} {options[name]}" for name in sorted(BATCH_OPTIONS & options.keys())]
     text = f"{processes} process" + "es" * (processes != 1)
     return " ".join([text, *(["of", *sizes] if sizes else [])])

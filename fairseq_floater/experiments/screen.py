@@ -15,6 +15,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from fairseq_floater.position_encoders.options import option_values
+
 # Groups: epoch, updates of an epoch, loss, updates so far.
 UPDATE = re.compile(
     r"train_inner \| epoch (\d+): +\d+ / (\d+) (?:.*?\b)??loss=([^,\s]+),.*?num_updates=(\d+)"
@@ -33,11 +35,9 @@ def duration(seconds: float) -> str:
 
 def total_updates(arguments: Sequence[str], an_epoch: int) -> int | None:
     """Return the number of updates that fairseq-train's arguments allow; None without a limit."""
-    epochs, updates = (
-        int(arguments[arguments.index(option) + 1]) if option in arguments else 0
-        for option in ("--max-epoch", "--max-update")
-    )
-    return min((n for n in (updates, epochs * an_epoch) if n), default=None)
+    values = option_values(arguments)
+    limits = int(values.get("--max-update", 0)), int(values.get("--max-epoch", 0)) * an_epoch
+    return min(filter(None, limits), default=None)
 
 
 class Screen:

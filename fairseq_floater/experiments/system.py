@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairseq_floater.errors import UsageError
-from fairseq_floater.position_encoders.options import option_names
+from fairseq_floater.position_encoders.options import option_values
 from fairseq_floater.position_encoders.registry import (
     DEFAULT_TARGETS,
     TARGETS,
@@ -155,14 +155,8 @@ class System:
 
     @property
     def given(self) -> dict[str, str]:
-        """Return the last value of each further option, by its name with dashes."""
-        values, name = {}, ""
-        for word in self.options:
-            if word.startswith("--"):
-                name, _, values[name] = word.partition("=")
-            else:
-                values[name] = word
-        return values
+        """Return the value of each further option, by its name with dashes."""
+        return option_values(self.options)
 
     @property
     def stage(self) -> str:
@@ -251,7 +245,7 @@ def system_from_args(args: argparse.Namespace) -> System:
 
 def with_separator(options: Sequence[str], separator: str | None) -> tuple[str, ...]:
     """Return options of the model with a configuration's document separator, unless they name one."""
-    if separator is None or "--position-separator" in option_names(options):
+    if separator is None or "--position-separator" in option_values(options):
         return (*options,)
     return (*options, "--position-separator", separator)
 

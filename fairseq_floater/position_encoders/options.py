@@ -17,9 +17,19 @@ ON_OFF = ("on", "off")
 ADD, MULTIPLY, CONCAT = "add", "multiply", "concat"
 
 
-def option_names(words: Iterable[str]) -> dict[str, None]:
-    """Return the options in a command line's words, each once and in order, without their values."""
-    return dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("--"))
+def option_values(words: Iterable[str]) -> dict[str, str]:
+    """Return each option in a command line's words with its values; "" has the words before the first one.
+
+    Of a repeated option, the last one counts, as in argparse.
+    """
+    name, values = "", dict[str, list[str]]()
+    for word in words:
+        if word.startswith("--"):
+            name, _, value = word.partition("=")
+            values[name] = [value] if value else []
+        else:
+            values.setdefault(name, []).append(word)
+    return {name: " ".join(given) for name, given in values.items()}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fairseq_floater.position_encoders.eval_law import EVAL, INTERPOLATE
-from fairseq_floater.position_encoders.options import ADD, CONCAT, MULTIPLY, Option, option_names
+from fairseq_floater.position_encoders.options import ADD, CONCAT, MULTIPLY, Option, option_values
 from fairseq_floater.position_encoders.registry import (
     DEFAULT_TARGETS,
     ENCODERS,
@@ -161,7 +161,7 @@ def foreign_options(encoder: str, words: Iterable[str]) -> dict[str, list[str]]:
     """Return the options in ``words`` that ``encoder`` does not read, each with the encoders that do."""
     owners = {
         name: [n for n, cls in POSITION_ENCODERS.items() if name in {o.name for o in cls.options}]
-        for name in option_names(words)
+        for name in option_values(words)
     }
     return {name: readers for name, readers in owners.items() if readers and encoder not in readers}
 
