@@ -32,6 +32,7 @@ from fairseq_floater.checkpoints.rebuild import BareTask, parse_fairseq
 from fairseq_floater.checkpoints.roberta_tasks import roberta_args
 from fairseq_floater.files import write_whole
 from fairseq_floater.transformer.bert import FAIRSEQ_EPS
+from fairseq_floater.transformer.shapes import ROBERTA_SHAPE, ROBERTA_SIZES
 from fairseq_floater.verbs import as_options, dashed
 
 # Options of fairseq's RoBERTa that fix its tensors, what it computes, and how training continues.
@@ -40,10 +41,8 @@ _OPTIONS = (
     *("max_positions", "activation_fn", "encoder_normalize_before", "untie_weights_roberta"),
     *("dropout", "attention_dropout", "activation_dropout", "layer_norm_eps"),
 )
-# Blocks, width, inner width, heads: the first four options.
 _NAMED_SHAPES = {
-    (12, 768, 3072, 12): "roberta_base",
-    (24, 1024, 4096, 16): "roberta_large",
+    ROBERTA_SIZES[f"floater_{name}"]: name for name in ("roberta_base", "roberta_large")
 }
 # The format version of fairseq's stack, which is 3. fairseq converts a stack of an older version.
 _VERSION = "encoder.sentence_encoder.version"
@@ -175,14 +174,14 @@ def _read_fairseq(path: Path) -> Source:
 
 def _training_options(source: Source, data: Path) -> argparse.Namespace:
     """Return all options of a masked-LM training; a known shape is given by its architecture's name."""
-    shape = tuple(source.options[name] for name in _OPTIONS[:4])
+    shape = tuple(source.options[name] for name in ROBERTA_SHAPE)
     arch = _NAMED_SHAPES.get(shape, "roberta")
     if not math.isclose(source.options.get("layer_norm_eps", FAIRSEQ_EPS), FAIRSEQ_EPS):
         arch = "floater_bert"
     else:
         source.options.pop("layer_norm_eps", None)
     if arch in _NAMED_SHAPES.values():
-        for name in _OPTIONS[:4]:
+        for name in ROBERTA_SHAPE:
             del source.options[name]
     flags = [str(data), "--arch", arch, "--task", "masked_lm", "--criterion", "masked_lm"]
     flags += ["--tokens-per-sample", str(source.options["max_positions"])]

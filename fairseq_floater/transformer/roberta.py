@@ -31,7 +31,7 @@ from fairseq_floater.transformer.bert import (
 )
 from fairseq_floater.transformer.encoder import PositionedEncoder
 from fairseq_floater.transformer.positioned_model import PositionedModel, completed
-from fairseq_floater.transformer.shapes import ROBERTA_ARCHITECTURES, ROBERTA_SIZES
+from fairseq_floater.transformer.shapes import ROBERTA_ARCHITECTURES, ROBERTA_SHAPE, ROBERTA_SIZES
 from fairseq_floater.transformer.stack_positions import with_base
 
 MODEL = "floater_roberta"
@@ -129,13 +129,7 @@ def _complete_shape(args: argparse.Namespace) -> None:
 
 
 def _register(name: str) -> None:
-    channels, blocks, heads, inner = ROBERTA_SIZES[name]
-    sizes = {
-        "encoder_embed_dim": channels,
-        "encoder_layers": blocks,
-        "encoder_attention_heads": heads,
-        "encoder_ffn_embed_dim": inner,
-    }
+    sizes = dict(zip(ROBERTA_SHAPE, ROBERTA_SIZES[name]))
 
     @register_model_architecture(MODEL, name)
     def architecture(args: Any) -> None:

@@ -22,7 +22,14 @@ ROBERTA_ARCHITECTURES = {
     "floater_roberta_base": "roberta_base",
     "floater_roberta_large": "roberta_large",
 }
-#: our encoder-only architecture -> channels, blocks, heads, and channels inside the feed-forward layer
+#: the options of channels, blocks, heads, and channels inside the feed-forward layer
+ROBERTA_SHAPE = (
+    "encoder_embed_dim",
+    "encoder_layers",
+    "encoder_attention_heads",
+    "encoder_ffn_embed_dim",
+)
+#: our encoder-only architecture -> the values of these options
 ROBERTA_SIZES = {
     "floater_roberta": (768, 12, 12, 3072),
     "floater_roberta_tiny": (64, 2, 2, 256),
