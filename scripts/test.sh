@@ -19,6 +19,8 @@ if [[ -z ${FLOATER_PYTHON:-} ]] && ! has "$PYTHON" transformers x_transformers; 
 fi
 # Tests run modules from their own folders.
 unset PYTHONSAFEPATH
+# Container images often set it. Every process would then compile the tests and the package anew.
+unset PYTHONDONTWRITEBYTECODE
 # One thread per process: the models are tiny, and the workers share the cores.
 export OMP_NUM_THREADS=1
 workers=$(getconf _NPROCESSORS_ONLN)
