@@ -1,12 +1,10 @@
 """The scripts as a person runs them, on an experiment that takes seconds."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import yaml
-from toy import run_script, tiny_config
+from toy import floater, run_script, tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +49,6 @@ def test_the_protocol_leaves_every_result(finished):
 
 
 def test_the_table_of_the_runs(finished):
-    command = [sys.executable, "-m", "fairseq_floater", "table", str(finished)]
-    done = subprocess.run(
-        [*command, "--figure", str(finished / "f.png")], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    done = floater("table", finished, "--figure", finished / "f.png")
     assert "| FLOATER, qkv, warm |" in done.stdout
     assert (finished / "f.png").stat().st_size > 5_000

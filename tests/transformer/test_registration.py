@@ -62,20 +62,19 @@ def test_a_user_dir_of_your_own_adds_encoders_and_architectures(toy, tmp_path):
     folder = tmp_path / "my_code"
     folder.mkdir()
     (folder / "__init__.py").write_text(OWN_USER_DIR)
-    with_it = {"env": environment(FLOATER_USER_DIR=folder), "new": True}
+    env = environment(FLOATER_USER_DIR=folder)
     names = ("--arch", "floater_transformer_mine", "--position-encoder", "mine")
-    fairseq("train", *toy.training(tmp_path, *names, "--max-update", 1), **with_it)
+    fairseq("train", *toy.training(tmp_path, *names, "--max-update", 1), env=env)
     plot = ("plot", "positions", tmp_path / "checkpoint_last.pt", tmp_path / "positions.png")
-    assert "mine, inside attention" in floater(*plot, **with_it).stdout
+    # A new process imports fairseq, and with it the user directory, only when it reads the model.
+    assert "mine, inside attention" in floater(*plot, env=env, new=True).stdout
     refusal = "its architecture is 'floater_transformer_mine' (unknown here; FLOATER_USER_DIR may"
     assert refusal in floater(*plot, code=1).stderr
 
 
 def test_a_user_dir_of_your_own_must_exist_under_a_name_of_its_own(tmp_path, monkeypatch):
     env = environment(FLOATER_USER_DIR=tmp_path / "my_code")
-    refusal = run(
-        [sys.executable, "-c", "import fairseq_floater"], env=env, new=True, code=1
-    ).stderr
+    refusal = run([sys.executable, "-c", "import fairseq_floater"], env=env, code=1).stderr
     assert "`FLOATER_USER_DIR` must name a folder, but is" in refusal
     # In this process, and with the name of a module that it has.
     (tmp_path / "code").mkdir()
