@@ -6,7 +6,10 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def _little_garbage():
-    """Exclude later imports, too, from the garbage collection that a benchmark runs before every turn."""
+    """Exclude imports, also slow later ones, from the garbage collection before every turn."""
+    import torch._dynamo  # by the first optimiser
+    import torch.profiler  # noqa: F401
+
     gc.freeze()
 
 
