@@ -16,6 +16,7 @@ LONGEST = (
     *("test_fairseq_options", "test_integration", "test_integration_training"),
     *("test_s2l_script", "test_roberta_training", "test_benchmark_command", "test_distributed"),
     *("test_question_answering_training", "test_scripts", "test_faults_disk", "test_faults"),
+    *("test_registration", "test_compile", "test_oracles"),
 )
 
 
