@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -107,7 +108,11 @@ def _show(result: Any, json_file: str | None) -> Any:
     """Print a tool's result, write it as JSON if asked to, and return it."""
     if result is not None:
         # Undecodable bytes are escaped, so that the text prints.
-        print(result.format_text().encode("utf-8", "backslashreplace").decode("utf-8"))
+        text = result.format_text().encode("utf-8", "backslashreplace").decode("utf-8")
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:  # the reader, such as `head`, has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if json_file is not None:
             has_own = hasattr(result, "to_json_dict")
             fields = result.to_json_dict() if has_own else dataclasses.asdict(result)

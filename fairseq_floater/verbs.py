@@ -233,15 +233,19 @@ def share(text: str) -> float:
     return float(text)
 
 
-def as_options(values: Mapping[str, Any]) -> list[str]:
-    """Return ``{"dropout": 0.1, "share-all-embeddings": True}`` as options; False and None are left out."""
+def as_options(values: Mapping[str, Any], *, list_of_words: bool = False) -> list[str]:
+    """Return ``{"dropout": 0.1, "share-all-embeddings": True}`` as options; False and None are left out.
+
+    A list has commas, as fairseq reads it; with ``list_of_words``, each of its values is a word.
+    """
     options = []
     for name, value in values.items():
         if value is False or value is None:
             continue
         options.append(f"--{name}")
         if value is not True:
-            options += [str(v) for v in value] if isinstance(value, list) else [str(value)]
+            texts = [*map(str, value)] if isinstance(value, list) else [str(value)]
+            options += texts if list_of_words else [",".join(texts)]
     return options
 
 

@@ -44,6 +44,16 @@ def test_every_verb_has_help(verb, capsys):
     assert "example:" in text or "PART" in text
 
 
+def test_a_reader_that_has_read_enough_is_no_error(tmp_path):
+    result = tmp_path / "info.json"
+    command = (
+        f"{sys.executable} -m fairseq_floater info --json {result} | true; echo ${{PIPESTATUS[0]}}"
+    )
+    done = run(["bash", "-c", command])
+    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert json.loads(result.read_text())
+
+
 def test_an_option_of_the_model_is_told_where_it_goes():
     code, _, message = call("run", NUMBERS, "--encoder", "rope", "--position-stretch", "0.5:2")
     assert code == 2 and "usage: floater run" in message

@@ -76,6 +76,7 @@ TRANSLATION = Family(
         "layernorm_embedding",
         "activation_fn",
         "adaptive_softmax_cutoff",
+        "adaptive_softmax_factor",
         "no_scale_embedding",
         "no_cross_attention",
         "cross_self_attention",

@@ -9,6 +9,8 @@ from fairseq_floater.data.parallel_text import TextDataError, read_lines
 
 # The marks that a segmentation leaves in the text, by its name in fairseq's `--remove-bpe`.
 BPE_MARKS = {"sentencepiece": re.compile("\u2581"), "subword_nmt": re.compile("@@( |$)")}
+# A character that a sentencepiece model with `byte_fallback` does not know: "<0xE2><0x82><0xAC>" for €.
+_BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+", re.IGNORECASE)
 # How many lines of a file to look at.
 _HEAD_LINES = 1_000
 
@@ -17,7 +19,17 @@ def join_pieces(line: str, kind: str) -> str:
     """Join the subwords of a line to words; ``kind`` is a key of :data:`BPE_MARKS`."""
     if kind == "subword_nmt":
         return BPE_MARKS[kind].sub("", line).rstrip()
-    return line.replace(" ", "").replace("\u2581", " ").strip()
+    return join_bytes(line.replace(" ", "").replace("\u2581", " ").strip())
+
+
+def join_bytes(line: str) -> str:
+    """Replace sentencepiece's bytes by their characters: fairseq leaves them in the text that it joins."""
+
+    def characters(run: re.Match[str]) -> str:
+        code = bytes.fromhex(re.sub("<0x|>", "", run[0]))
+        return code.decode(errors="replace").replace("\n", " ")
+
+    return _BYTES.sub(characters, line)
 
 
 def check_pieces(files: Iterable[Path], encoded: bool) -> None:

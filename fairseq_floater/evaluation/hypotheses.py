@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fairseq_floater.data.parallel_text import FilePath
-from fairseq_floater.data.pieces import BPE_MARKS, join_pieces
+from fairseq_floater.data.pieces import BPE_MARKS, join_bytes, join_pieces
 from fairseq_floater.errors import say, shown
 from fairseq_floater.evaluation.lines import TextFile, scoring_error
 
@@ -77,7 +77,7 @@ def read_hypotheses(
     refuse_pieces(
         lines, file.path, "; generate with `--remove-bpe` or score with `--remove-bpe {kind}`."
     )
-    return lines
+    return [join_bytes(line) for line in lines]
 
 
 def refuse_pieces(lines: Sequence[str], path: FilePath, hint: str = "; give raw text.") -> None:
@@ -118,7 +118,7 @@ def same_text(ours: str, theirs: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    text = unicodedata.normalize("NFKC", html.unescape(text))
+    text = unicodedata.normalize("NFKC", html.unescape(join_bytes(text)))
     return "".join(c for c in text if c.isalnum())
 
 

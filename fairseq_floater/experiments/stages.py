@@ -144,13 +144,14 @@ class Experiment(ConfiguredExperiment):
     def _numbers(self, inputs: StageInputs) -> list[str]:
         if self.config.data.numbers is None:
             raise ConfigError(f"{self.path} has no built-in corpus (`data: numbers`).")
-        return self._languages() + as_options(self.config.data.numbers)
+        return self._languages() + as_options(self.config.data.numbers, list_of_words=True)
 
     def _split(self, inputs: StageInputs) -> list[str]:
         options = _options_of(self.s2l, "systems", "baseline", "before")
         names = ("vocab", "spm_model", "subwords", "separator")
         of_subwords = {name: vars(self.config.data)[name] for name in names}
-        return self._languages() + as_options({**dashed(of_subwords), **options})
+        options = {**dashed(of_subwords), **options}
+        return self._languages() + as_options(options, list_of_words=True)
 
     def _prepare(self, inputs: StageInputs) -> list[str]:
         options = _options_of(self.config.data, "numbers", "tests", "tokenize", "wmt14")

@@ -193,17 +193,19 @@ def test_the_shape_is_the_donors(tmp_path, start):
     assert args.arch == TINY
 
 
+def build(train):
+    parser = options_parser.get_training_parser()
+    args = options_parser.parse_args_and_arch(parser, ["data", *train])
+    return FloaterTransformerModel.build_model(args, helpers.task())
+
+
 def test_the_report_has_the_options_that_training_needs(tmp_path, start):
     shape = {"encoder_embed_dim": 32, "decoder_layers": 1, "share_all_embeddings": True}
     shape |= {"decoder_learned_pos": True, "encoder_learned_pos": True, "max_target_positions": 40}
     donor = save_donor(tmp_path / "donor.pt", arch="transformer", decoder_embed_dim=32, **shape)
     options = "--position-encoder rope --position-base keep"
     report, out = start(donor, options, "floater_transformer")
-    parser = options_parser.get_training_parser()
-    argv = ["data", *report.train, "--finetune-from-model", str(out)]
-    args = options_parser.parse_args_and_arch(parser, argv)
-    model = FloaterTransformerModel.build_model(args, helpers.task())
-    model.load_state_dict(load_checkpoint(out)["model"], strict=True)
+    build(report.train).load_state_dict(load_checkpoint(out)["model"], strict=True)
     assert report.train[2:].count("--position-base") == 1
     assert f"train    fairseq-train {' '.join(report.train)} --finetune" in report.format_text()
 
@@ -218,9 +220,11 @@ def test_a_change_that_acts_on_longer_sentences_is_said(tmp_path, start):
 
 
 def test_an_adaptive_softmax_is_said_not_to_be_compared(tmp_path, start):
-    donor = save_model(tmp_path / "donor.pt", "rope", adaptive_softmax_cutoff="10,20")
-    report, _ = start(donor, "--position-encoder t5")
+    softmax = {"adaptive_softmax_cutoff": [10, 20], "adaptive_softmax_factor": 2}
+    donor = save_model(tmp_path / "donor.pt", "rope", **softmax)
+    report, out = start(donor, "--position-encoder t5")
     assert report.format_text().endswith("not compared with the donor: adaptive softmax")
+    build(report.train).load_state_dict(load_checkpoint(out)["model"], strict=True)
 
 
 def test_files_of_pretrained_vectors_may_be_gone(tmp_path, start):

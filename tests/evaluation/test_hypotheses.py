@@ -204,6 +204,20 @@ def test_pieces_left_in_the_text_are_refused_or_joined(write, kind, text):
         assert read_hypotheses(path, remove_bpe=kind) == ["Das ist"]
 
 
+def test_bytes_of_sentencepiece_become_characters(write, capsys):
+    texts = ["99 € <0x>", "日本, \ufffd", "a  b"]
+    bytes_of = ["99 <0xE2><0x82><0xAC> <0x>", "<0xE6><0x97><0xA5><0xE6><0x9C><0xAC>, <0xE2>"]
+    bytes_of.append("a <0x0A>b")  # a file of lines stays one
+    joined = "".join(f"T-{i}\t{t}\nD-{i}\t-1\t{t}\n" for i, t in enumerate(bytes_of))
+    hypotheses, references = write("out.txt", joined), write("ref", "\n".join(texts))
+    assert read_hypotheses(hypotheses) == texts
+    in_pieces = write("h.txt", "H-0\t-1\t▁9 9 ▁ <0xE2> <0x82> <0xAC> ▁<0x>\n")
+    assert read_hypotheses(in_pieces, remove_bpe="sentencepiece") == texts[:1]
+    scores = score_files(hypotheses, references, target_language="de", bootstrap=0)
+    assert scores.bleu.score == pytest.approx(100)
+    assert "T lines" not in capsys.readouterr().err
+
+
 def test_a_rare_mark_is_text(write):
     lines = ["ein Diff: @@ -1 +1 @@", "Block ▁", *["Satz"] * 60]
     assert read_hypotheses(write("plain.txt", "\n".join(lines))) == lines

@@ -98,7 +98,7 @@ def test_p_values_are_corrected_and_losses_ranked(folder, systems):
     text = report.format_text()
     assert re.search(r"^\| rank by loss \| \[8, 12\) .* \| all \|$", text, re.MULTILINE)
     assert re.search(r"^\| bad \| 4 \(", text, re.MULTILINE)
-    assert "corrected (Holm) for the number of comparisons of a table, 3;" in text
+    assert "corrected (Holm) for the comparisons of its column, at most 3;" in text
 
 
 def test_a_loss_that_is_not_known_counts_as_a_comparison(folder, systems):
@@ -176,6 +176,9 @@ def test_hypotheses_that_reach_the_length_limit_are_counted(folder, tmp_path):
     untold = score_split(folder, [SystemFiles("x", [plain])], length_limit=(1, 3), bootstrap=0)
     assert untold.scores["all"]["x"].cut_off is None
     assert untold.scores["all"]["x"].bleu.value == report.scores["all"]["x"].bleu.value
+    windows = [SystemFiles("x.windows_20", [path])]
+    of_windows = score_split(folder, windows, length_limit=(1, 3), bootstrap=0)
+    assert of_windows.scores["all"]["x.windows_20"].cut_off is None
 
 
 def test_small_bins_and_early_stops_are_warned_of(folder, tmp_path):
@@ -271,7 +274,7 @@ def test_a_warm_start_before_training_on_is_scored_but_no_contestant(folder, sys
         assert scores["good-before"].loss.gain is None and scores["good-before"].rank is None
         assert scores["good"].rank == alone.scores[name]["good"].rank
         assert scores["good"].loss.gain == alone.scores[name]["good"].loss.gain
-    assert "for the number of comparisons of a table, 1;" in beside.format_text()
+    assert "for the comparisons of its column, at most 1;" in beside.format_text()
 
 
 def test_the_table_is_narrow_and_the_json_is_whole():

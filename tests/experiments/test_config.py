@@ -186,6 +186,18 @@ def test_a_ready_subword_model_is_found_beside_the_configuration(tmp_path):
     assert Path(words[5]).resolve() == (tmp_path / "mine.model").resolve()
 
 
+def test_a_list_has_commas_for_fairseq_and_is_words_for_the_corpus(tmp_path):
+    def change(config):
+        config["shape"]["adaptive-softmax-cutoff"] = [50, 100]
+
+    experiment = Experiment(write(tmp_path, change))
+    words = experiment.arguments("scratch", System(scratch=True))
+    assert words[words.index("--adaptive-softmax-cutoff") + 1] == "50,100"
+    words = Experiment(S2L).arguments("numbers", System())
+    at = words.index("--numbers-per-line")
+    assert words[at + 1 : at + 3] == ["1", "6"]
+
+
 @pytest.mark.parametrize("text", ["{", "just words", "a: [1\n", "a: 1\na: 2"])
 def test_what_is_no_yaml_is_refused(tmp_path, text):
     path = tmp_path / "config.yaml"

@@ -34,7 +34,7 @@ from fairseq_floater.evaluation.metrics import (
 )
 from fairseq_floater.evaluation.s2l import statistics
 from fairseq_floater.evaluation.s2l.bin_scores import BinScore, SeedMean, compare, rank
-from fairseq_floater.evaluation.s2l.report import S2LScores
+from fairseq_floater.evaluation.s2l.report import WINDOWS, S2LScores
 from fairseq_floater.evaluation.s2l.systems import (
     EvaluationSet,
     SystemFiles,
@@ -214,7 +214,8 @@ class ScoredSet:
             exact=_mean(exact, _ratio, *resampling) if exact else None,
             chrf=float(np.mean([self.of_chrf(c[index].sum(0)) for c in self.chrf[system]])),
             length_ratio=float(np.mean(ratios)),
-            cut_off=self._cut_off(runs, index),
+            # In windows, fairseq's limit is that of each window.
+            cut_off=None if WINDOWS in system else self._cut_off(runs, index),
         )
 
     def _cut_off(self, runs: Sequence[SystemRun], index: Array) -> float | None:

@@ -16,6 +16,8 @@ from fairseq_floater.version import __version__
 UNTRAINED = "-before"
 #: Suffix of the variant of decoding whose hypotheses are as long as their references.
 TOLD_LENGTH = ".told_length"
+#: In the name of a variant of decoding in windows.
+WINDOWS = ".windows_"
 #: If less BLEU than this is lost past the trained length, early stopping's share is noise.
 LEAST_LOST_BLEU = 1.0
 #: The measures that systems are scored by: title in tables, and digits.
@@ -203,8 +205,8 @@ class S2LScores:
         if self.resamples and self.comparisons:
             over = " and, for systems with several seeds, over seeds" if seeds > 1 else ""
             notes += [
-                f"p is from a test over sentences{over}, corrected (Holm) for the number of comparisons of a "
-                f"table, {self.comparisons}; the JSON has all p.",
+                f"p is from a test over sentences{over}, corrected (Holm) for the comparisons of its column, "
+                f"at most {self.comparisons}; the JSON has all p.",
                 "p is two-sided: two to three times the p of sacreBLEU's paired bootstrap.",
             ]
         if self.resamples and self._ranks():

@@ -111,7 +111,7 @@ class RobertaExperiment(ConfiguredExperiment):
     def position_loss(self) -> list[str]:
         section = self.config.position_loss
         options = {
-            "bins": ",".join(map(str, section.bins)),
+            "bins": section.bins,
             "tokens-per-sample": section.tokens_per_sample,
             "sample-break-mode": self.config.masked_lm.get("sample-break-mode"),
         }
