@@ -35,7 +35,12 @@ from fairseq_floater.data.parallel_text import (
 )
 from fairseq_floater.data.pieces import check_pieces
 from fairseq_floater.data.products import Origin, is_made
-from fairseq_floater.data.sentencepiece_subwords import Segmenter, train_subword, write_dictionary
+from fairseq_floater.data.sentencepiece_subwords import (
+    LEARNED_ONLY,
+    Segmenter,
+    train_subword,
+    write_dictionary,
+)
 from fairseq_floater.data.subwords import SEGMENTATIONS, SUBWORDS, WORDS, WordSplitter, encode_split
 from fairseq_floater.errors import UsageError, say
 from fairseq_floater.files import (
@@ -152,6 +157,7 @@ class Preparation:
                 vocab_size=options["vocab"],
                 character_coverage=options["character_coverage"],
                 separator=options.get("separator"),
+                normalization=options.get("normalization"),
             )
         else:
             train_codes(pairs, langs, self.model, merges=options["vocab"], workers=self.workers)
@@ -190,6 +196,10 @@ class Preparation:
                     pairs = _noting(pairs, tested, trained)
                 pairs = progress(pairs, f"encode {split}", total)
                 counts[split] = encode_split(segmenter, pairs, split, self.langs, folders, **limits)
+            if isinstance(segmenter, Segmenter):
+                for test in tests:
+                    name, references = f"{test}.{self.langs[1]}", [t for _, t in tests[test]]
+                    segmenter.warn_of_changes(name, references)
         for test in self.splits[2:]:
             if count := sum(pair in trained for pair in tests[test]):
                 say(f"warning: {count:,} of {lines[test]:,} pairs of {test} are in train too.")
@@ -252,6 +262,10 @@ def prepare(
             raise UsageError(
                 f"{option} needs sentencepiece, but the subwords are {subwords or parameters['bpe']}."
             )
+    if parameters.get("normalization") and (
+        subwords or spm_model or parameters["bpe"] != SUBWORDS[0]
+    ):
+        raise UsageError(LEARNED_ONLY)
     if subwords and parameters["bpe"] != SUBWORDS[0]:
         raise UsageError(
             f"`--subwords {subwords}` cannot be given with `--bpe {parameters['bpe']}`."

@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from fairseq_floater.data.sentencepiece_subwords import NORMALIZATIONS
 from fairseq_floater.data.subwords import SUBWORDS, WORDS
 from fairseq_floater.verbs import positive, share
 
@@ -56,6 +57,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--max-ratio", type=_ratio, default=0.0, metavar="R", help=text)
     text = "share of characters that the subwords cover (1.0)"
     add("--character-coverage", type=share, default=1.0, metavar="C", help=text)
+    text = "identity: keep all characters, such as full-width commas (nmt_nfkc, sentencepiece's default)"
+    add("--normalization", choices=NORMALIZATIONS, help=text)
     text = "word between the sentences of a document (floater documents), kept as one subword"
     add("--separator", metavar="SYMBOL", help=text)
     text = "processes (the number of cores, at most 8)"

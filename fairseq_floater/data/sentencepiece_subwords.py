@@ -11,6 +11,7 @@ from pathlib import Path
 import sentencepiece
 
 from fairseq_floater.data.parallel_text import TextDataError
+from fairseq_floater.errors import say, shown
 from fairseq_floater.files import write_text, write_whole
 
 # In the text, fairseq would read these as its control symbols.
@@ -18,6 +19,14 @@ FAIRSEQ_SYMBOLS = frozenset(("<s>", "<pad>", "</s>", "<unk>"))
 # sentencepiece keeps its training text in memory, some 300 bytes per sentence. So it learns from at
 # most a million sentences; longer corpora are sampled evenly.
 SUBWORD_PAIRS = 500_000
+# How sentencepiece changes characters before it cuts: its default writes "，" as ",", "½" as "1⁄2".
+NORMALIZATIONS = ("nmt_nfkc", "identity")
+# fairseq splits text at every space of Unicode, so none may be in a subword. NFKC makes them plain; it drops U+001F.
+_OTHER_SPACES = re.compile(r"[^\S \x1f]")
+_FEW_CHANGED = 0.01  # a share of references
+LEARNED_ONLY = (
+    "`--normalization` needs sentencepiece and `--vocab`: it is of subwords that are learned."
+)
 
 
 def train_subword(
@@ -28,11 +37,12 @@ def train_subword(
     vocab_size: int,
     character_coverage: float = 1.0,
     separator: str | None = None,
+    normalization: str | None = None,
 ) -> None:
     """Learn one sentencepiece BPE model from both sides of ``lines`` sentence pairs.
 
     The same text gives the same model. From more than :data:`SUBWORD_PAIRS` pairs an even sample is
-    taken. A ``separator`` stays one subword.
+    taken. A ``separator`` stays one subword. ``normalization`` is one of :data:`NORMALIZATIONS`.
 
     Raises:
         TextDataError: the text does not allow such a vocabulary, or the separator is not one word.
@@ -46,7 +56,8 @@ def train_subword(
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=itertools.chain.from_iterable(sample),
+            sentence_iterator=map(_plain_spaces, itertools.chain.from_iterable(sample)),
+            normalization_rule_name=normalization or NORMALIZATIONS[0],
             model_writer=model,
             model_type="bpe",
             vocab_size=vocab_size,
@@ -91,10 +102,27 @@ class Segmenter:
     ) -> Iterator[tuple[list[str], list[str]]]:
         """Yield the subwords of both sides; ``test`` sentences are cut like all others."""
         sides = [
-            self.model.encode(list(side), out_type=str, num_threads=self.threads)
+            self.model.encode([*map(_plain_spaces, side)], out_type=str, num_threads=self.threads)
             for side in zip(*batch)
         ]
         return zip(*([without_symbols(pieces) for pieces in side] for side in sides))
+
+    def warn_of_changes(self, name: str, references: Sequence[str]) -> None:
+        """Warn if the model cannot write many of the references: it changes or lacks characters."""
+        texts: list[str] = self.model.decode(self.model.encode([*map(_plain_spaces, references)]))
+        pairs = zip(references, texts, strict=True)
+        changed = [(line, text) for line, text in pairs if line.split() != text.split()]
+        if len(changed) > _FEW_CHANGED * len(references):
+            line, text = min(changed, key=lambda pair: len(pair[0]))
+            say(
+                f"warning: the subwords cannot write {len(changed):,} of {len(references):,} references in "
+                f"{name}, which lowers BLEU: {shown(line)} becomes {shown(text)}. Subwords that are learned "
+                "with `--normalization identity` (`data: normalization`) keep all characters of train."
+            )
+
+
+def _plain_spaces(line: str) -> str:
+    return _OTHER_SPACES.sub(" ", line)
 
 
 def without_symbols(pieces: list[str], symbols: frozenset[str] = FAIRSEQ_SYMBOLS) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 from omegaconf import MISSING
 
 from fairseq_floater.data.parallel_text import LANGUAGE
+from fairseq_floater.data.sentencepiece_subwords import NORMALIZATIONS
 from fairseq_floater.data.subwords import SUBWORDS, WORDS
 from fairseq_floater.data.wmt14.sources import RECIPES
 from fairseq_floater.errors import UsageError
@@ -66,6 +67,7 @@ class Data:
     tests: list[str] = MISSING
     tokenize: str | None = None
     separator: str | None = None  # between the sentences of a document
+    normalization: str | None = None  # of the subwords that are learned
     numbers: dict[str, Any] | None = None
     wmt14: str | None = None
 
@@ -160,12 +162,14 @@ def _check(path: Path, config: Config) -> None:
         check_missing(path, [f"{section}.{key}" for key in keys if options.get(key) is None])
     check_one_of(path, "shape: arch", config.shape["arch"], ARCHITECTURES.values())
     check_one_of(path, "data: bpe", data.bpe or SUBWORDS[0], SUBWORDS)
+    if data.normalization is not None:
+        check_one_of(path, "data: normalization", data.normalization, NORMALIZATIONS)
     left_out: tuple[str, ...] = ()
     if data.subwords is not None:
         check_one_of(path, "data: subwords", data.subwords, [WORDS])
-        left_out = "vocab", "bpe", "wmt14", "spm_model"
+        left_out = "vocab", "bpe", "wmt14", "spm_model", "normalization"
     elif data.spm_model is not None:
-        left_out = "vocab", "bpe", "wmt14"
+        left_out = "vocab", "bpe", "wmt14", "normalization"
     else:
         check_missing(path, ["data.vocab"] if data.vocab is None else [])
     rule = "left out with `subwords` or `spm-model` (null removes what `extends` sets)"

@@ -148,7 +148,7 @@ class Experiment(ConfiguredExperiment):
 
     def _split(self, inputs: StageInputs) -> list[str]:
         options = _options_of(self.s2l, "systems", "baseline", "before")
-        names = ("vocab", "spm_model", "subwords", "separator")
+        names = ("vocab", "spm_model", "subwords", "separator", "normalization")
         of_subwords = {name: vars(self.config.data)[name] for name in names}
         options = {**dashed(of_subwords), **options}
         return self._languages() + as_options(options, list_of_words=True)
@@ -159,7 +159,7 @@ class Experiment(ConfiguredExperiment):
             options["max-len"] = 0  # train on all that the split kept
         if self.config.s2l is not None and self.bpe != WORDS:
             # The split has the subword model, because it counts lengths in subwords.
-            del options["vocab"]
+            del options["vocab"], options["normalization"]
             options["spm-model"] = as_path(Path(inputs.work) / "split" / "spm.model")
         if self.bpe == WORDS and not self.config.shape.get("share-all-embeddings"):
             options["separate-dictionaries"] = True

@@ -97,6 +97,7 @@ class KeptTable(nn.Module, ABC):
         self.register_buffer("anchor", torch.empty(0), persistent=False)
         self._kept: dict[tuple[torch.dtype, int], Tensor] = {}  # by dtype and rows per token
         self._kept_for: list[Tensor] = []  # the parameters at the time of computation
+        self._kept_names: list[str] = []  # their names
         self._too_many: dict[tuple[torch.dtype, int], int] = {}  # rows of which some left the range
         #: size of the last table, see :func:`check_rows`
         self.size = 0.0
@@ -154,6 +155,7 @@ class KeptTable(nn.Module, ABC):
         kept = self._kept.get((dtype, rows_per_token))
         if not self._kept:
             self._kept_for = [p.detach().clone() for p in self.sources(blocks)]
+            self._kept_names = self._names(blocks)
         if kept is None or len(kept) < num_positions:
             # No backward pass takes an inference tensor. To leave that mode switches gradients on.
             with torch.inference_mode(False), torch.no_grad():
@@ -172,6 +174,9 @@ class KeptTable(nn.Module, ABC):
         An edit of ``p.data`` runs no hook and changes no version, so only a comparison notices it.
         """
         if self._kept_for:
+            if self._names(blocks) != self._kept_names:  # pruning renames parameters
+                self.forget()
+                return
             pairs = zip(self._kept_for, self.sources(blocks))
             changed = torch.stack([(kept != now).any() for kept, now in pairs])
             if bool(changed.any()):  # one transfer from the device for all parameters
@@ -180,6 +185,9 @@ class KeptTable(nn.Module, ABC):
     def forget(self) -> None:
         """Drop all that was derived from the parameters, which may have changed."""
         self.drop_kept_table()
+
+    def _names(self, blocks: Sequence[Any]) -> list[str]:
+        return [name for module in (self, *blocks) for name, _ in module.named_parameters()]
 
     def sources(self, blocks: Sequence[Any]) -> list[nn.Parameter]:
         """Return the parameters that the table is computed from: the encoder's and its parts'."""

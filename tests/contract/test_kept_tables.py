@@ -6,7 +6,7 @@ import contract_cases as cases
 import helpers as h
 import pytest
 import torch
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector, prune, vector_to_parameters
 
 from fairseq_floater.position_encoders import kept_table
 from fairseq_floater.position_encoders.kept_table import PositionRangeError
@@ -117,6 +117,19 @@ def test_a_changed_parameter_is_noticed_where_a_batch_begins(encoder, blocks, ta
     found, expected = (h.generated([m], h.source_batch(), 2) for m in (model, fresh))
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one["positional_scores"], other["positional_scores"])
+
+
+@pytest.mark.parametrize(("encoder", "target"), [("xl", "attention"), ("rnn", "qkv")])
+def test_pruning_is_noticed_where_a_batch_begins(encoder, target):
+    model = h.visible(encoder, "all", target)
+    before = h.log_probs(model, h.source_batch(), h.target_batch())
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            prune.l1_unstructured(module, "weight", 0.5)
+    pruned = h.log_probs(model, h.source_batch(), h.target_batch())
+    assert not torch.equal(pruned, before)
+    model.train().eval()
+    assert torch.equal(pruned, h.log_probs(model, h.source_batch(), h.target_batch()))
 
 
 @h.every_mechanism

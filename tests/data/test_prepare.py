@@ -10,6 +10,8 @@ from fuzzing import call
 from prepared_text import VOCAB, contents, encode_all, refused, text_lines, zipped
 from toy import floater
 
+from fairseq_floater.data.pieces import join_pieces
+
 
 def test_gzipped_text_gives_the_same(raw: Path, numbers: Path, tmp_path: Path) -> None:
     for name in ("train.en", "test.de"):
@@ -55,6 +57,27 @@ def test_test_pairs_in_train_are_told(
             file.writelines((raw / f"test.{lang}").read_text().splitlines(keepends=True)[:7])
     encode_all(raw, tmp_path / "out")
     assert "warning: 7 of 30 pairs of test are in train too.\n" in capsys.readouterr().err
+
+
+def test_characters_that_the_subwords_change_are_told_or_kept(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in raw.glob("*.de"):
+        lines = path.read_text().splitlines()
+        path.write_text("".join(f"{line}，10\u00a0000 ½\n" for line in lines))
+    encode_all(raw, tmp_path / "default", vocab=80)
+    warning = (
+        "warning: the subwords cannot write 30 of 30 references in test.de, which lowers BLEU: "
+    )
+    assert warning in capsys.readouterr().err
+    encode_all(raw, tmp_path / "identity", vocab=80, normalization="identity")
+    assert "cannot write" not in capsys.readouterr().err
+    references = text_lines(tmp_path / "identity" / "raw" / "test.de")
+    for line, reference in zip(text_lines(tmp_path / "identity" / "spm" / "test.de"), references):
+        assert join_pieces(line, "sentencepiece") == reference.replace("\u00a0", " ")
+        assert line.split() == line.split(" ")  # fairseq splits at every space of Unicode
+    message = r".* was made with `normalization` identity, not None; .*"
+    refused(raw, tmp_path / "identity", message, vocab=80)
 
 
 def test_other_settings_or_text_are_refused(raw: Path, tmp_path: Path) -> None:
@@ -106,6 +129,8 @@ def test_what_others_made_is_never_removed(raw: Path, tmp_path: Path) -> None:
         (*VOCAB, "--character-coverage", "1.5"),
         VOCAB[:4],
         (*VOCAB[:4], "--subwords", "none", "--bpe", "subword-nmt"),
+        (*VOCAB, "--bpe", "subword-nmt", "--normalization", "identity"),
+        (*VOCAB[:4], "--spm-model", "spm.model", "--normalization", "identity"),
     ],
 )
 def test_bad_options(raw: Path, options: tuple[str, ...]) -> None:

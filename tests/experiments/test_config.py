@@ -108,6 +108,16 @@ def write(tmp_path, change):
             lambda c: c["data"].update({"spm-model": "m", "subwords": "none", "vocab": None}),
             "`data: spm-model` must be left out with",
         ),
+        (
+            lambda c: c["data"].update(
+                {"spm-model": "m", "vocab": None, "normalization": "identity"}
+            ),
+            "`data: normalization` must be left out with",
+        ),
+        (
+            lambda c: c["data"].update(normalization="NFC"),
+            "`data: normalization` must be one of nmt_nfkc, identity",
+        ),
         (lambda c: c["languages"].update(source=False), "in quotes if YAML reads it as"),
     ],
 )
@@ -184,6 +194,19 @@ def test_a_ready_subword_model_is_found_beside_the_configuration(tmp_path):
     child.write_text("extends: ../config.yaml")
     words = Experiment(child).arguments("prepare", System())
     assert Path(words[5]).resolve() == (tmp_path / "mine.model").resolve()
+
+
+def test_the_normalization_is_of_the_step_that_learns_subwords(tmp_path):
+    path = write(tmp_path, lambda config: config["data"].update(normalization="identity"))
+    words = Experiment(path).arguments("prepare", System())
+    assert words[words.index("--normalization") + 1] == "identity"
+    by_length = tmp_path / "by_length.yaml"
+    by_length.write_text("extends: config.yaml\ns2l: {threshold: 20, edges: [20], systems: ['']}\n")
+    split, prepare = (
+        Experiment(by_length).arguments(stage, System()) for stage in ("split", "prepare")
+    )
+    assert split[split.index("--normalization") + 1] == "identity"
+    assert "--normalization" not in prepare
 
 
 def test_a_list_has_commas_for_fairseq_and_is_words_for_the_corpus(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_floater.data.parallel_text import FilePath
+from fairseq_floater.data.sentencepiece_subwords import NORMALIZATIONS
 from fairseq_floater.data.subwords import WORDS
 from fairseq_floater.errors import UsageError
 from fairseq_floater.evaluation.cli import add_metric_options
@@ -60,6 +61,7 @@ def _add_split(parts: Any) -> None:
     add("--max-per-bin", type=positive, metavar="N", help="at most N test pairs, evenly drawn")
     add("--seed", type=int, default=1, help="random seed of the sample (1)")
     add("--character-coverage", type=share, default=1.0, metavar="SHARE")
+    add("--normalization", choices=NORMALIZATIONS, help="as for floater prepare")
     text = "word between the sentences of a document, kept as one subword"
     add("--separator", metavar="SYMBOL", help=text)
     add("--workers", type=positive, default=1, metavar="N", help="threads (1)")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_floater.data.parallel_text import check_languages
+from fairseq_floater.data.sentencepiece_subwords import LEARNED_ONLY
 from fairseq_floater.errors import UsageError
 
 # The bins of the paper (Figure 2).
@@ -82,6 +83,7 @@ class SplitOptions:
         encoded: the text is in subwords already, separated by spaces.
         subwords: ``none``: lengths are counted in words.
         separator: a word that stays one subword if a model is learned.
+        normalization: of the model that is learned; None: sentencepiece's default.
         max_len: pairs with more tokens on a side are left out.
         max_per_bin: size of the even sample of test pairs in each bin, drawn with ``seed``; None: all pairs.
     """
@@ -99,9 +101,12 @@ class SplitOptions:
     seed: int = 1
     character_coverage: float = 1.0
     separator: str | None = None
+    normalization: str | None = None
 
     def __post_init__(self) -> None:
         check_languages(self.source, self.target)
+        if self.normalization and self.vocab is None:
+            raise UsageError(LEARNED_ONLY)
         given = [self.vocab is not None, self.spm_model is not None, self.encoded, self.subwords]
         if sum(map(bool, given)) != 1:
             raise UsageError(

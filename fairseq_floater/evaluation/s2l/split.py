@@ -147,6 +147,7 @@ class _Splitter:
             vocab_size=self.options.vocab or 0,
             character_coverage=self.options.character_coverage,
             separator=self.options.separator,
+            normalization=self.options.normalization,
         )
         return Segmenter(self.work / name, self.threads)
 
