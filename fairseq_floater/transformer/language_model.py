@@ -44,7 +44,7 @@ class FloaterLanguageModel(PositionedModel, TransformerLanguageModel):
         Raises:
             ValueError: an option is unknown, inconsistent, or does not work with positions.
         """
-        given, args = args, completed(args, DECODER_ALONE)
+        given, args = args, completed(args, DECODER_ALONE, cls)
         _complete_shape(args, task)
         if isinstance(given, DictConfig):
             # The checkpoint keeps these, and the task that loads it may have another length.

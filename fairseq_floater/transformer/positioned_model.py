@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
-from fairseq.models import BaseFairseqModel, register_model_architecture
+from fairseq.models import (
+    ARCH_CONFIG_REGISTRY,
+    BaseFairseqModel,
+    register_model_architecture,
+)
 from omegaconf import DictConfig, OmegaConf
 from torch.utils.hooks import RemovableHandle
 
@@ -19,23 +24,40 @@ from fairseq_floater.transformer.training_scope import restrict_training
 logger = logging.getLogger(__name__)
 
 
-def completed(args: Any, stacks: tuple[str, ...]) -> argparse.Namespace:
+def completed(
+    args: Any, stacks: tuple[str, ...], model: type[BaseFairseqModel] | None = None
+) -> argparse.Namespace:
     """Complete, check and log the options of positions in ``args``, a Namespace or Hydra's DictConfig.
 
     Args:
         args: the model's options.
         stacks: those of the model (`rules.py`).
+        model: its class, to warn of options in a DictConfig that it does not have.
 
     Raises:
         ValueError: an option is unknown, inconsistent, or does not work with positions.
     """
     if isinstance(args, DictConfig):
         args = argparse.Namespace(**OmegaConf.to_container(args, resolve=True))
+        if model is not None:
+            _warn_of_unknown(args, model)
     position_encoders.complete(args, stacks)
     logger.info("position encoder: %s", position_encoders.signature(args))
     for warning in position_encoders.warnings(args):
         logger.warning(warning)
     return args
+
+
+def _warn_of_unknown(args: argparse.Namespace, model: type[BaseFairseqModel]) -> None:
+    """Warn of options that only Hydra lets through; they may come from an old checkpoint, too."""
+    parser, of_architecture = argparse.ArgumentParser(), argparse.Namespace()
+    model.add_args(parser)
+    ARCH_CONFIG_REGISTRY.get(getattr(args, "_name", None), vars)(of_architecture)
+    known = {"_name", "arch", *vars(of_architecture), *(a.dest for a in parser._actions)}
+    for name in sorted(vars(args).keys() - known):
+        similar = get_close_matches(name, known, 1)
+        hint = f"; did you mean {similar[0]}?" if similar else ""
+        logger.warning("%s is not an option of the model and has no effect%s", name, hint)
 
 
 class PositionedModel(BaseFairseqModel):

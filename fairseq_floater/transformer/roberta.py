@@ -108,7 +108,7 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
         Raises:
             ValueError: an option is unknown, inconsistent, or does not work with positions.
         """
-        args = completed(args, ENCODER_ALONE)
+        args = completed(args, ENCODER_ALONE, cls)
         if getattr(args, "max_positions", None) is None:
             if getattr(args, "tokens_per_sample", None) is None:
                 args.tokens_per_sample = task.max_positions()

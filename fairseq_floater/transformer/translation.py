@@ -30,7 +30,7 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
         Raises:
             ValueError: an option is unknown, inconsistent, or does not work with positions.
         """
-        args = completed(args, STACKS)
+        args = completed(args, STACKS, cls)
         model: FloaterTransformerModel = super().build_model(args, task)
         source, target = model.encoder.positions, model.decoder.positions
         one_dictionary = model.encoder.embed_tokens is model.decoder.embed_tokens

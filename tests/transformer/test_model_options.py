@@ -76,6 +76,16 @@ def test_hydras_configuration_builds_the_same_model(encoder, blocks, target):
         build_model(OmegaConf.create({**options, "position_blocks": "some"}), h.task())
 
 
+def test_an_option_that_only_hydra_lets_through_is_warned_of(caplog):
+    options = {"_name": "floater_transformer_tiny", "position_encoder": "rope", "dropout": 0.1}
+    with caplog.at_level(logging.WARNING, logger="fairseq_floater"):
+        build_model(OmegaConf.create(options), h.task())
+        assert "no effect" not in caplog.text
+        build_model(OmegaConf.create({**options, "position-stretch": "0.5:2.5"}), h.task())
+    words = "position-stretch is not an option of the model and has no effect; did you mean "
+    assert words + "position_stretch?" in caplog.text
+
+
 def test_a_number_that_may_be_a_range_of_yaml_is_warned_of(caplog):
     options = OmegaConf.create("{position_shift: 5:20, position_base: drop}")
     with caplog.at_level(logging.WARNING, logger="fairseq_floater"):
