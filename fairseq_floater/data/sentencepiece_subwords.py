@@ -21,7 +21,7 @@ FAIRSEQ_SYMBOLS = frozenset(("<s>", "<pad>", "</s>", "<unk>"))
 SUBWORD_PAIRS = 500_000
 # How sentencepiece changes characters before it cuts: its default writes "，" as ",", "½" as "1⁄2".
 NORMALIZATIONS = ("nmt_nfkc", "identity")
-# fairseq splits text at every space of Unicode, so none may be in a subword. NFKC drops U+001F, like us.
+# fairseq splits text at every space of Unicode, so none may be in a subword. (NFKC drops U+001F.)
 _OTHER_SPACES = re.compile(r"[^\S \x1f]")
 _FEW_CHANGED = 0.01  # a share of references
 LEARNED_ONLY = (
