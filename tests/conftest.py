@@ -1,6 +1,5 @@
 """One thread per process: small matrices gain nothing from more, and sums keep their order."""
 
-import gc
 from pathlib import Path
 
 import on_device
@@ -23,11 +22,6 @@ LONGEST = (
 def pytest_collection_modifyitems(items):
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(Path(item.path).stem, len(LONGEST)))
-
-
-def pytest_collection_finish():
-    """Exclude all imports from garbage collection, whose passes over them took a tenth of the time."""
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -202,13 +202,12 @@ class DebertaPositions(AttentionPositions):
                 )
             )
 
-    def sources(self, blocks: Sequence[DebertaPart]) -> list[nn.Parameter]:
+    def sources(self, blocks: Sequence[DebertaPart]) -> dict[str, nn.Parameter]:
         parameters = super().sources(blocks)
-        if not self.spec.options["deberta_share"]:
-            return parameters
-        return parameters + [
-            p for block in blocks for m in block.projections for p in m.parameters()
-        ]
+        if self.spec.options["deberta_share"]:
+            shared = enumerate(m for block in blocks for m in block.projections)
+            parameters |= {f"shared.{i}.{n}": p for i, m in shared for n, p in m.named_parameters()}
+        return parameters
 
     @property
     def table_length(self) -> int:

@@ -96,8 +96,7 @@ class KeptTable(nn.Module, ABC):
         self.anchor: Tensor
         self.register_buffer("anchor", torch.empty(0), persistent=False)
         self._kept: dict[tuple[torch.dtype, int], Tensor] = {}  # by dtype and rows per token
-        self._kept_for: list[Tensor] = []  # the parameters at the time of computation
-        self._kept_names: list[str] = []  # their names
+        self._kept_for: dict[str, Tensor] = {}  # the parameters at the time of computation
         self._too_many: dict[tuple[torch.dtype, int], int] = {}  # rows of which some left the range
         #: size of the last table, see :func:`check_rows`
         self.size = 0.0
@@ -149,13 +148,12 @@ class KeptTable(nn.Module, ABC):
             return self._computed(places, blocks, dtype)
         self.check_length(num_positions // rows_per_token)
         wants_gradients = self.training or torch.is_grad_enabled()
-        if wants_gradients and any(p.requires_grad for p in self.sources(blocks)):
+        if wants_gradients and any(p.requires_grad for p in self.sources(blocks).values()):
             self.drop_kept_table()
             return self._computed(places, blocks, dtype)
         kept = self._kept.get((dtype, rows_per_token))
         if not self._kept:
-            self._kept_for = [p.detach().clone() for p in self.sources(blocks)]
-            self._kept_names = self._names(blocks)
+            self._kept_for = {n: p.detach().clone() for n, p in self.sources(blocks).items()}
         if kept is None or len(kept) < num_positions:
             # No backward pass takes an inference tensor. To leave that mode switches gradients on.
             with torch.inference_mode(False), torch.no_grad():
@@ -166,7 +164,7 @@ class KeptTable(nn.Module, ABC):
     def drop_kept_table(self) -> None:
         self._kept.clear()
         self._too_many.clear()
-        self._kept_for = []
+        self._kept_for = {}
 
     def begin_batch(self, blocks: Sequence[Any]) -> None:
         """Drop the table if parameters changed without notice.
@@ -174,11 +172,11 @@ class KeptTable(nn.Module, ABC):
         An edit of ``p.data`` runs no hook and changes no version, so only a comparison notices it.
         """
         if self._kept_for:
-            if self._names(blocks) != self._kept_names:  # pruning renames parameters
+            now = self.sources(blocks)
+            if now.keys() != self._kept_for.keys():  # pruning renames parameters
                 self.forget()
                 return
-            pairs = zip(self._kept_for, self.sources(blocks))
-            changed = torch.stack([(kept != now).any() for kept, now in pairs])
+            changed = torch.stack([(kept != now[n]).any() for n, kept in self._kept_for.items()])
             if bool(changed.any()):  # one transfer from the device for all parameters
                 self.forget()
 
@@ -186,12 +184,10 @@ class KeptTable(nn.Module, ABC):
         """Drop all that was derived from the parameters, which may have changed."""
         self.drop_kept_table()
 
-    def _names(self, blocks: Sequence[Any]) -> list[str]:
-        return [name for module in (self, *blocks) for name, _ in module.named_parameters()]
-
-    def sources(self, blocks: Sequence[Any]) -> list[nn.Parameter]:
-        """Return the parameters that the table is computed from: the encoder's and its parts'."""
-        return [p for module in (self, *blocks) for p in module.parameters()]
+    def sources(self, blocks: Sequence[Any]) -> dict[str, nn.Parameter]:
+        """Return the parameters that the table is computed from, the encoder's and its parts', by a name."""
+        modules = enumerate((self, *blocks))
+        return {f"{i}.{name}": p for i, m in modules for name, p in m.named_parameters()}
 
     def _with_room(self, places: Places, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
         if self.table_length:

@@ -52,7 +52,8 @@ def _warn_of_unknown(args: argparse.Namespace, model: type[BaseFairseqModel]) ->
     """Warn of options that only Hydra lets through; they may come from an old checkpoint, too."""
     parser, of_architecture = argparse.ArgumentParser(), argparse.Namespace()
     model.add_args(parser)
-    ARCH_CONFIG_REGISTRY.get(getattr(args, "_name", None), vars)(of_architecture)
+    if (arch := getattr(args, "_name", None)) in ARCH_CONFIG_REGISTRY:
+        ARCH_CONFIG_REGISTRY[arch](of_architecture)
     known = {"_name", "arch", *vars(of_architecture), *(a.dest for a in parser._actions)}
     for name in sorted(vars(args).keys() - known):
         similar = get_close_matches(name, known, 1)

@@ -11,6 +11,8 @@ def _little_garbage():
     import torch.profiler  # noqa: F401
 
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 _COMPOSED = {}

@@ -205,7 +205,8 @@ def test_the_report_has_the_options_that_training_needs(tmp_path, start):
     donor = save_donor(tmp_path / "donor.pt", arch="transformer", decoder_embed_dim=32, **shape)
     options = "--position-encoder rope --position-base keep"
     report, out = start(donor, options, "floater_transformer")
-    build(report.train).load_state_dict(load_checkpoint(out)["model"], strict=True)
+    model = build([*report.train, "--finetune-from-model", str(out)])
+    model.load_state_dict(load_checkpoint(out)["model"], strict=True)
     assert report.train[2:].count("--position-base") == 1
     assert f"train    fairseq-train {' '.join(report.train)} --finetune" in report.format_text()
 
