@@ -145,7 +145,7 @@ class ComparisonTable(Table):
     def run(self) -> None:
         launcher, experiment = self.launcher, self.experiment
         if launcher.dry_run:
-            names = ("PYTHONPATH", *ONE_THREAD)
+            names = ("PYTHONPATH", "FLOATER_USER_DIR", *ONE_THREAD)
             values = {name: launcher.environment.get(name) for name in names}
             launcher.run(["export", *(f"{k}={v}" for k, v in values.items() if v)])
         else:

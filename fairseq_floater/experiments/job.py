@@ -140,6 +140,9 @@ class Job(ABC):
             with self.folder.changing() as record:
                 record.pop("state", None)
                 record.pop("reason", None)
+                last = [origin(), *record.get("sessions", ())][-1]
+                if last.get("code", origin()["code"]) != origin()["code"]:
+                    self.say("the code has changed since this run's last session")
                 if command := self.single_run_command():
                     record["command"] = command
         self._ran_a_command = True

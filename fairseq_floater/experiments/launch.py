@@ -70,6 +70,8 @@ class Launcher:
             **{"FLOATER_PYTHON": sys.executable, "FLOATER_SET_UP": sys.executable},
             **{"FLOATER_SAVE_ON_SIGTERM": "1", **(environment or {}), **job_environments[0]},
         }
+        if folder := self.environment.get("FLOATER_USER_DIR"):
+            self.environment["FLOATER_USER_DIR"] = str(Path(folder).absolute())
         self._job_environments, self._thread = cycle(job_environments), local()
         self._children: set[subprocess.Popen[bytes]] = set()
         self._stopped = False

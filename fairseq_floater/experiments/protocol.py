@@ -61,7 +61,8 @@ class Protocol(TranslationJob):
     def single_run_command(self) -> str:
         """Return the command that makes this run alone. With another ``--work``, it makes the run again."""
         request, environment = self.request, self.launcher.environment
-        kept = {name: environment.get(name) for name in ("OMP_NUM_THREADS", "FLOATER_PYTHON")}
+        names = ("OMP_NUM_THREADS", "FLOATER_PYTHON", "FLOATER_USER_DIR")
+        kept = {name: environment.get(name) for name in names}
         argv: list[Any] = ["env", *(f"{name}={value}" for name, value in kept.items() if value)]
         argv += ["bash", SCRIPTS / "protocol.sh", request.experiment.path.absolute()]
         for name in ("work", "data", "donor", "raw"):

@@ -3,16 +3,18 @@
 The record holds the settings, the arguments and update size of each stage begun, the number of
 processes that trained last, whether the training is complete (``trained``), how the run ended
 (``state``: done or failed, with the ``reason``), the ``command`` that makes this run alone, and its
-``sessions``: when it ran, how long, where and with which versions.
+``sessions``: when it ran, how long, where, and with which code and versions.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -188,7 +190,21 @@ def origin() -> dict[str, Any]:
         commit = None  # no checkout, or no git
     cores = len(os.sched_getaffinity(0))
     machine = {"host": platform.node(), "processor": cpu_name(), "cores": cores}
-    return {**machine, "commit": commit, "versions": versions()}
+    return {**machine, "commit": commit, "code": _code(), "versions": versions()}
+
+
+def _code() -> str:
+    """Return a checksum of this package's files and of those imported from FLOATER_USER_DIR."""
+    files = {str(path) for path in USER_DIR.rglob("*.py")}
+    if yours := os.environ.get("FLOATER_USER_DIR"):
+        imported = (getattr(module, "__file__", None) or "" for module in [*sys.modules.values()])
+        files |= {
+            file for file in imported if Path(yours).resolve() in Path(file).resolve().parents
+        }
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(Path(file).read_bytes())
+    return digest.hexdigest()
 
 
 def write_validation(log: Path, output: Path) -> dict[str, Any]:

@@ -179,6 +179,11 @@ class PositionEncoder(KeptTable):
         return False
 
     @classmethod
+    def reads_distances(cls, options: dict[str, Any]) -> bool:
+        """Return whether logits come from a table of distances, which ``--position-eval`` can change."""
+        return cls.tabulated and cls.is_relative(options)
+
+    @classmethod
     def goes_before_start(cls, options: dict[str, Any]) -> bool:
         """Return whether training may put tokens before position 0."""
         return cls.before_start or not cls.tabulated or cls.is_relative(options)

@@ -73,6 +73,13 @@ class AttentionPositions(PositionEncoder):
     def is_relative(cls, options: dict[str, Any]) -> bool:
         return True  # slots may then serve as positions if padding is only at the ends
 
+    @classmethod
+    def reads_distances(cls, options: dict[str, Any]) -> bool:
+        turns = (
+            cls.part.turn is not AttentionHooks.turn
+        )  # by positions; RoPE's part knows distances too
+        return super().reads_distances(options) and (cls.has_frequencies or not turns)
+
     def costs(self) -> tuple[str, ...]:
         """Return the costs of the hooks that encoder and part override."""
         part: Any = self.build_block(0)

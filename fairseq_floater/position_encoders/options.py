@@ -63,6 +63,15 @@ class Option:
     may_be_range: bool = False
     why: str = "."
 
+    def __post_init__(self) -> None:
+        number = self.type in (int, float) and isinstance(self.default, (int, float))
+        if not self.name.startswith("--"):
+            raise ValueError(
+                f"The name of an option must begin with --, but is {self.name!r} instead."
+            )
+        if not (self.default is None or number or isinstance(self.default, self.type)):
+            raise ValueError(f"The default of {self.name} must be of type {self.type.__name__}.")
+
     @property
     def dest(self) -> str:
         return self.name.lstrip("-").replace("-", "_")
@@ -74,7 +83,12 @@ class Option:
             kwargs["action"] = "store_true"
         else:
             kwargs.update(type=self.type, choices=self.choices)
-        parser.add_argument(self.name, **kwargs)
+        try:
+            parser.add_argument(self.name, **kwargs)
+        except argparse.ArgumentError:  # one of your own
+            raise ValueError(
+                f"`{self.name}` is an option of fairseq; give it a new name."
+            ) from None
 
     def checked(self, value: Any) -> Any:
         """Return ``value`` in the option's type; Hydra checks neither choices nor our types.

@@ -84,11 +84,18 @@ def register_position_encoder(encoder: _Class) -> _Class:
     """Add an encoder of your own package under its ``name``; a decorator of its class.
 
     Raises:
-        ValueError: an encoder of this package has that name.
+        ValueError: another encoder has that name, or scripts read it as something else.
     """
-    entry = ENCODERS.get(encoder.name)
-    if entry is not None and isinstance(entry.path, str):
+    known = ENCODERS[encoder.name].path if encoder.name in ENCODERS else encoder
+    if isinstance(known, str):
         raise ValueError(f"`name` must be new, but {encoder.name!r} is an encoder of this package.")
+    if known.__qualname__ != encoder.__qualname__:  # a notebook may register a class again
+        raise ValueError(f"`name` must be new, but {encoder.name!r} is that of {known} too.")
+    if not re.fullmatch(r"(?!(all|plain)$)[\w-]+", encoder.name, re.ASCII):
+        raise ValueError(
+            "`name` must have letters, digits, _ and - only, and not be all or plain, but is "
+            f"{encoder.name!r} instead."
+        )
     ENCODERS[encoder.name] = Entry(encoder, encoder.targets[0])
     DEFAULT_TARGETS[encoder.name] = encoder.targets[0]
     return encoder

@@ -252,7 +252,7 @@ def _evaluation_faults(
     law = EvalLaw.read(args)
     if law is None:
         return
-    reason, counts = "", encoder.tabulated and encoder.is_relative(options)
+    reason = ""
     if law.kind == INTERPOLATE and not encoder.takes_stretch(options):
         reason = "it has no fractional positions"
     elif law.kind == INTERPOLATE and has_base(args):
@@ -265,7 +265,7 @@ def _evaluation_faults(
         reason = "positions would be rounded twice with this `--position-cross-ratio`"
     elif law.changes_frequencies and not encoder.has_frequencies:
         reason = f"only {_encoders_with('has_frequencies')} have the frequencies that it changes"
-    elif law.changes_distances and not counts:
+    elif law.changes_distances and not encoder.reads_distances(options):
         reason = "it does not read its logits from a table of distances alone"
     elif args.attention_kind == LINEAR and (law.kind == YARN or not law.reads_lengths):
         reason = "linear attention has no logits and sees all keys"

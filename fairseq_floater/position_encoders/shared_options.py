@@ -5,6 +5,7 @@ This file needs no torch.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -154,7 +155,13 @@ SHARED_OPTIONS = (
 def all_options() -> tuple[Option, ...]:
     """Return the shared options, then those of the encoders without duplicates."""
     of_encoders = (o for encoder in POSITION_ENCODERS.values() for o in encoder.options)
-    return SHARED_OPTIONS + tuple(dict.fromkeys(of_encoders))
+    options = tuple(dict.fromkeys([*SHARED_OPTIONS, *of_encoders]))
+    for name, count in Counter(option.name for option in options).items():
+        if count > 1:  # one of your own
+            raise ValueError(
+                f"Two encoders declare `{name}` differently; give one of them a new name."
+            )
+    return options
 
 
 def foreign_options(encoder: str, words: Iterable[str]) -> dict[str, list[str]]:

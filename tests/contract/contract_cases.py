@@ -17,4 +17,7 @@ every_signal = h.parametrised([c for c in TABLES if c[2].startswith(("qkv", "hid
 every_endless_table = h.parametrised(
     [c for c in TABLES if POSITION_ENCODERS[c[0]].inductive and c[1] == "all"]
 )
+every_encoder_without_a_table = h.parametrised(
+    [c for c in h.CASES if not POSITION_ENCODERS[c[0]].tabulated]
+)
 every_kept_table = h.parametrised([c for c in TABLES if c[1] == "all"])

@@ -48,7 +48,9 @@ def test_slots_serve_as_positions_where_padding_stands_at_the_ends(
     monkeypatch.setattr(
         Tokens,
         "read",
-        lambda *args, **kwargs: dataclasses.replace(read(*args, **kwargs), padding_at_ends=False),
+        lambda *args, **kwargs: dataclasses.replace(
+            read(*args, **kwargs), padding_at_ends=False, padding_behind=False
+        ),
     )
     for batch, expected in zip(batches, by_slots):
         real = batch[1].ne(h.PAD)

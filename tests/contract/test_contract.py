@@ -3,6 +3,8 @@
 A class added to the registry is tested by all of it without further code.
 """
 
+import inspect
+
 import contract_cases as cases
 import forcing
 import helpers as h
@@ -11,6 +13,7 @@ import torch
 
 from fairseq_floater.position_encoders import POSITION_ENCODERS
 from fairseq_floater.position_encoders.kept_table import UNLIMITED_POSITIONS
+from fairseq_floater.position_encoders.signal import PositionSignal
 from fairseq_floater.position_encoders.transforms import Places
 
 # 1. Token positions, not slots.
@@ -93,6 +96,9 @@ def test_rows_do_not_depend_on_how_many_were_asked_for(encoder, blocks, target):
         for n in (1, 5, 16):
             short, long = (signal.rows(Places(m), h.parts(stack, name)) for m in (n, 2 * n))
             assert len(short) == (signal.table_length or n)
+            if isinstance(signal, PositionSignal):
+                shape = len(signal.spec.streams), len(h.parts(stack, name)), signal.spec.dim
+                assert short.shape[1:] == shape  # [N, streams, blocks, C]
             assert h.difference(short, long[: len(short)]) <= rounding_of(long)
     small = h.tables(model, 9)
     lengths = [signal.table_length for _, _, signal in h.signals(model)]
@@ -140,7 +146,16 @@ def test_a_limit_counts_tokens_and_not_padding(encoder, target, options):
         h.log_probs(model, h.sentence(17), target_in)
 
 
-# 4. Gradients, as DistributedDataParallel needs them.
+# 4. Parameters and their gradients, as checkpoints and DistributedDataParallel need them.
+
+
+@h.every_case
+def test_no_tensor_is_a_plain_attribute(encoder, blocks, target):
+    """It would be neither trained nor saved, and stay on the CPU: use nn.Parameter or register_buffer."""
+    for module in h.position_modules(h.build(encoder, blocks, target)):
+        for part in module.modules():
+            attributes = inspect.getmembers_static(part, lambda a: isinstance(a, torch.Tensor))
+            assert [name for name, _ in attributes] == []
 
 
 @h.every_case

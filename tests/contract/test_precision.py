@@ -128,9 +128,9 @@ def test_a_position_out_of_range_that_nobody_asked_for_is_none():
         h.tables(model, 40, torch.float16)
 
 
-@h.every_stage
+@cases.every_encoder_without_a_table
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["half", "bfloat16"])
-def test_stages_in_half_precision(encoder, blocks, target, dtype):
+def test_half_precision_without_a_table(encoder, blocks, target, dtype):
     """Close to float32 with the same rounded parameters, step by step and in one pass."""
     model = h.visible(encoder, blocks, target).to(dtype)
     exact = h.build(encoder, blocks, target, seed=5).eval()
@@ -143,8 +143,8 @@ def test_stages_in_half_precision(encoder, blocks, target, dtype):
         assert h.difference(run(model, *batch)[real].float(), expected) < allowed
 
 
-@h.every_stage
-def test_stages_under_autocast(encoder, blocks, target):
+@cases.every_encoder_without_a_table
+def test_autocast_without_a_table(encoder, blocks, target):
     model = h.visible(encoder, blocks, target)
     batch = h.source_batch(), h.target_batch()
     real = batch[1].ne(h.PAD)

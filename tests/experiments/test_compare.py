@@ -188,7 +188,7 @@ def test_a_run_records_the_command_that_makes_it_alone(compare, tmp_path, capsys
     compare("--only", "t5-*")
     record = RunFolder(tmp_path / "w" / "seed-1" / T5).read()
     (session,) = record["sessions"]
-    machine = {"host", "processor", "cores", "threads", "commit", "versions"}
+    machine = {"host", "processor", "cores", "threads", "commit", "code", "versions"}
     assert {"begun", "seconds", *machine} == set(session)
     assert session["threads"] == os.environ.get("OMP_NUM_THREADS")
     words = shlex.split(record["command"])

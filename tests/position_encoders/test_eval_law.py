@@ -14,8 +14,9 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_class
+from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_class, registry
 from fairseq_floater.position_encoders.eval_law import EvalLaw
+from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
 from fairseq_floater.position_encoders.warp import Interpolation, SourceLengths
 
 T = 5  # trained length; the sentences here have 13 tokens
@@ -108,6 +109,20 @@ def test_training_does_not_see_it(encoder, spec):
         for s in (spec, "none")
     ]
     forcing.assert_same_gradients(*models)
+
+
+def test_a_rotation_of_your_own_is_refused_where_it_would_see_no_change(monkeypatch):
+    class Turn(AttentionPart):
+        def turn(self, x, stream, tables):
+            return x
+
+    class MyPositions(AttentionPositions):
+        name, part = "mine", Turn
+
+    monkeypatch.setitem(registry.ENCODERS, "mine", registry.Entry(MyPositions, "attention"))
+    for spec in ("cap:4", "grouped:3:2"):
+        with pytest.raises(ValueError, match="does not read its logits from a table of distances"):
+            h.build("mine", target="attention", position_eval=spec)
 
 
 # Against the equations, with changed positions, distances or bases.

@@ -15,6 +15,8 @@ from fairseq_floater.position_encoders import (
     trained_limit,
 )
 from fairseq_floater.position_encoders.none import NoPositions
+from fairseq_floater.position_encoders.options import Option
+from fairseq_floater.transformer.translation import FloaterTransformerModel
 
 
 @pytest.mark.parametrize("name", POSITION_ENCODERS)
@@ -71,6 +73,35 @@ def test_an_encoder_of_your_own_has_a_new_name(monkeypatch):
     assert registry.DEFAULT_TARGETS["mine"] == "hidden"
     with pytest.raises(ValueError, match="`name` must be new, but 'none' is an encoder of this"):
         registry.register_position_encoder(NoPositions)
+
+    class Other(NoPositions):
+        name = "mine"
+
+    with pytest.raises(ValueError, match="`name` must be new, but 'mine' is that of .*MyPositions"):
+        registry.register_position_encoder(Other)
+    for name in ("plain", "all", "mex,hat", "my/hat"):  # scripts would read another system
+        Other.name = name
+        with pytest.raises(ValueError, match=f"`name` must have letters, .*is '{name}' instead"):
+            registry.register_position_encoder(Other)
+
+
+@pytest.mark.parametrize(
+    ("option", "refusal"),
+    [
+        (lambda: Option("--rope-base", 4.0, "", float), "Two encoders declare `--rope-base`"),
+        (lambda: Option("--dropout", 4.0, "", float), "`--dropout` is an option of fairseq"),
+        (lambda: Option("hat-width", 4.0, "", float), "must begin with --, but is 'hat-width'"),
+        (lambda: Option("--hat-width", 4.0, ""), "default of --hat-width must be of type str"),
+    ],
+)
+def test_an_option_of_your_own_has_a_new_name_and_a_type(option, refusal, monkeypatch):
+    class MyPositions(NoPositions):
+        name = "mine"
+
+    monkeypatch.setitem(registry.ENCODERS, "mine", registry.Entry(MyPositions, "hidden"))
+    with pytest.raises(ValueError, match=refusal):
+        MyPositions.options = (option(),)
+        FloaterTransformerModel.add_args(argparse.ArgumentParser())
 
 
 @pytest.mark.parametrize(
