@@ -258,7 +258,7 @@ def generated(models, source, longest=25):
 def difference(a, b):
     """Largest absolute difference; NaN anywhere counts as infinite."""
     assert a.shape == b.shape, (a.shape, b.shape)
-    largest = float((a - b).abs().max())
+    largest = float((a - b).detach().abs().max())
     return largest if largest == largest else float("inf")
 
 

@@ -205,8 +205,6 @@ class KeptTable(nn.Module, ABC):
             return self._computed(places, blocks, dtype)
 
     def _computed(self, places: Places, blocks: Sequence[Any], dtype: torch.dtype) -> Tensor:
-        if torch.compiler.is_compiling():  # a trace of the solver's choice of a step takes minutes
-            return torch.compiler.disable(self._computed)(places, blocks, dtype)
         # `exact_products` knows the autocast of CPUs and NVIDIA's GPUs, not that of other devices.
         with torch.autocast(self.anchor.device.type, enabled=False), exact_products():
             table = self.rows(places, blocks)

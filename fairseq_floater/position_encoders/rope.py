@@ -22,12 +22,17 @@ VALUES = Option("--rope-values", False, "turn values too: the output sees absolu
 def turn_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the pairs of channels (2c, 2c + 1) of ``x`` [..., R]; cos and sin [..., R / 2]."""
     # If pairs can be read as complex numbers, one product turns them, and another gives the gradient.
-    even = all(stride % 2 == 0 for stride in (x.storage_offset(), *x.stride()[:-1]))
-    if even and x.stride(-1) == 1 and x.dtype == cos.dtype in (torch.float32, torch.float64):
+    if not torch.compiler.is_compiling() and _are_complex(x, cos):
         pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
         return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2)
     a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
+
+
+def _are_complex(x: Tensor, cos: Tensor) -> bool:
+    """Return whether the pairs of ``x`` can be read as complex numbers without a copy."""
+    even = all(stride % 2 == 0 for stride in (x.storage_offset(), *x.stride()[:-1]))
+    return even and x.stride(-1) == 1 and x.dtype == cos.dtype in (torch.float32, torch.float64)
 
 
 def turns_values(options: dict[str, Any]) -> bool:
