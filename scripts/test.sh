@@ -11,7 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then usage && exit; fi
 ensure_setup
 if [[ -n ${FLOATER_USER_DIR:-} ]]; then
-    FLOATER_USER_DIR=$(realpath -- "$FLOATER_USER_DIR")
+    FLOATER_USER_DIR=$(realpath -s -- "$FLOATER_USER_DIR")
 fi
 cd "$ROOT"
 # setup.sh does not install these: transformers alone takes 130 MB, and training does not need it.

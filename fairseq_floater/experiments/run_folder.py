@@ -195,15 +195,16 @@ def origin() -> dict[str, Any]:
 
 def _code() -> str:
     """Return a checksum of this package's files and of those imported from FLOATER_USER_DIR."""
-    files = {str(path) for path in USER_DIR.rglob("*.py")}
-    if yours := os.environ.get("FLOATER_USER_DIR"):
-        imported = (getattr(module, "__file__", None) or "" for module in [*sys.modules.values()])
-        files |= {
-            file for file in imported if Path(yours).resolve() in Path(file).resolve().parents
-        }
+    files = {str(path.relative_to(USER_DIR)): path for path in USER_DIR.rglob("[!.]*.py")}
+    if folder := os.environ.get("FLOATER_USER_DIR"):
+        yours = re.compile(rf"{re.escape(Path(folder).absolute().name)}(\.|$)")
+        for name, module in [*sys.modules.items()]:
+            if yours.match(name) and (file := getattr(module, "__file__", None)):
+                files[name] = Path(file)
     digest = hashlib.sha256()
-    for file in sorted(files):
-        digest.update(Path(file).read_bytes())
+    for name, path in sorted(files.items()):
+        with suppress(OSError):  # an editor may have removed it meanwhile
+            digest.update(name.encode() + path.read_bytes())
     return digest.hexdigest()
 
 

@@ -75,10 +75,8 @@ class AttentionPositions(PositionEncoder):
 
     @classmethod
     def reads_distances(cls, options: dict[str, Any]) -> bool:
-        turns = (
-            cls.part.turn is not AttentionHooks.turn
-        )  # by positions; RoPE's part knows distances too
-        return super().reads_distances(options) and (cls.has_frequencies or not turns)
+        turns = cls.part.turn is not AttentionHooks.turn and not cls.has_frequencies
+        return super().reads_distances(options) and not turns
 
     def costs(self) -> tuple[str, ...]:
         """Return the costs of the hooks that encoder and part override."""

@@ -64,12 +64,12 @@ class Option:
     why: str = "."
 
     def __post_init__(self) -> None:
-        number = self.type in (int, float) and isinstance(self.default, (int, float))
+        types = (int, float) if self.type is float else self.type
         if not self.name.startswith("--"):
             raise ValueError(
                 f"The name of an option must begin with --, but is {self.name!r} instead."
             )
-        if not (self.default is None or number or isinstance(self.default, self.type)):
+        if self.default is not None and not isinstance(self.default, types):
             raise ValueError(f"The default of {self.name} must be of type {self.type.__name__}.")
 
     @property
@@ -85,10 +85,8 @@ class Option:
             kwargs.update(type=self.type, choices=self.choices)
         try:
             parser.add_argument(self.name, **kwargs)
-        except argparse.ArgumentError:  # one of your own
-            raise ValueError(
-                f"`{self.name}` is an option of fairseq; give it a new name."
-            ) from None
+        except argparse.ArgumentError:
+            raise ValueError(f"`{self.name}` is declared twice; give yours a new name.") from None
 
     def checked(self, value: Any) -> Any:
         """Return ``value`` in the option's type; Hydra checks neither choices nor our types.

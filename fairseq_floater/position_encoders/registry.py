@@ -89,16 +89,20 @@ def register_position_encoder(encoder: _Class) -> _Class:
     known = ENCODERS[encoder.name].path if encoder.name in ENCODERS else encoder
     if isinstance(known, str):
         raise ValueError(f"`name` must be new, but {encoder.name!r} is an encoder of this package.")
-    if known.__qualname__ != encoder.__qualname__:  # a notebook may register a class again
+    if _file_and_class(known) != _file_and_class(encoder):  # a notebook may register a class again
         raise ValueError(f"`name` must be new, but {encoder.name!r} is that of {known} too.")
-    if not re.fullmatch(r"(?!(all|plain)$)[\w-]+", encoder.name, re.ASCII):
+    if not re.fullmatch(r"(?!(all|plain|roberta)$)\w[\w-]*", encoder.name, re.ASCII):
         raise ValueError(
-            "`name` must have letters, digits, _ and - only, and not be all or plain, but is "
+            "`name` must have letters, digits, _ and - only, and not be all, plain or roberta, but is "
             f"{encoder.name!r} instead."
         )
     ENCODERS[encoder.name] = Entry(encoder, encoder.targets[0])
     DEFAULT_TARGETS[encoder.name] = encoder.targets[0]
     return encoder
+
+
+def _file_and_class(encoder: type[PositionEncoder]) -> str:
+    return f"{encoder.__module__.rpartition('.')[2]}.{encoder.__qualname__}"
 
 
 def _imported(path: str | type[PositionEncoder]) -> type[PositionEncoder]:

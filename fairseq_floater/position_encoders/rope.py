@@ -134,6 +134,10 @@ class RopePositions(AttentionPositions):
     def is_relative(cls, options: dict[str, Any]) -> bool:
         return not turns_values(options)
 
+    @classmethod
+    def reads_distances(cls, options: dict[str, Any]) -> bool:
+        return cls.is_relative(options) and cls.part is RopePart  # FarRopePart takes its place
+
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
         pairs = int(spec.head_dim * spec.options["rope_partial"]) // 2

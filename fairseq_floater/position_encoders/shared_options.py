@@ -157,10 +157,8 @@ def all_options() -> tuple[Option, ...]:
     of_encoders = (o for encoder in POSITION_ENCODERS.values() for o in encoder.options)
     options = tuple(dict.fromkeys([*SHARED_OPTIONS, *of_encoders]))
     for name, count in Counter(option.name for option in options).items():
-        if count > 1:  # one of your own
-            raise ValueError(
-                f"Two encoders declare `{name}` differently; give one of them a new name."
-            )
+        if count > 1:
+            raise ValueError(f"`{name}` is declared twice; give yours a new name.")
     return options
 
 

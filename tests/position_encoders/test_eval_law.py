@@ -17,6 +17,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq_floater.position_encoders import POSITION_ENCODERS, encoder_class, registry
 from fairseq_floater.position_encoders.eval_law import EvalLaw
 from fairseq_floater.position_encoders.in_attention import AttentionPart, AttentionPositions
+from fairseq_floater.position_encoders.rope import RopePart, RopePositions
 from fairseq_floater.position_encoders.warp import Interpolation, SourceLengths
 
 T = 5  # trained length; the sentences here have 13 tokens
@@ -116,13 +117,15 @@ def test_a_rotation_of_your_own_is_refused_where_it_would_see_no_change(monkeypa
         def turn(self, x, stream, tables):
             return x
 
-    class MyPositions(AttentionPositions):
-        name, part = "mine", Turn
+    class OtherTurn(Turn, RopePart):
+        pass
 
-    monkeypatch.setitem(registry.ENCODERS, "mine", registry.Entry(MyPositions, "attention"))
-    for spec in ("cap:4", "grouped:3:2"):
-        with pytest.raises(ValueError, match="does not read its logits from a table of distances"):
-            h.build("mine", target="attention", position_eval=spec)
+    for base, turn in ((AttentionPositions, Turn), (RopePositions, OtherTurn)):
+        encoder = type("Mine", (base,), {"name": "mine", "part": turn})
+        monkeypatch.setitem(registry.ENCODERS, "mine", registry.Entry(encoder, "attention"))
+        for spec in ("cap:4", "grouped:3:2"):
+            with pytest.raises(ValueError, match="does not read its logits from a table of"):
+                h.build("mine", target="attention", position_eval=spec)
 
 
 # Against the equations, with changed positions, distances or bases.

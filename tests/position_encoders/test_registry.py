@@ -79,7 +79,14 @@ def test_an_encoder_of_your_own_has_a_new_name(monkeypatch):
 
     with pytest.raises(ValueError, match="`name` must be new, but 'mine' is that of .*MyPositions"):
         registry.register_position_encoder(Other)
-    for name in ("plain", "all", "mex,hat", "my/hat"):  # scripts would read another system
+    for name in (
+        "plain",
+        "all",
+        "roberta",
+        "-x",
+        "mex,hat",
+        "my/hat",
+    ):  # scripts would read another system
         Other.name = name
         with pytest.raises(ValueError, match=f"`name` must have letters, .*is '{name}' instead"):
             registry.register_position_encoder(Other)
@@ -88,8 +95,8 @@ def test_an_encoder_of_your_own_has_a_new_name(monkeypatch):
 @pytest.mark.parametrize(
     ("option", "refusal"),
     [
-        (lambda: Option("--rope-base", 4.0, "", float), "Two encoders declare `--rope-base`"),
-        (lambda: Option("--dropout", 4.0, "", float), "`--dropout` is an option of fairseq"),
+        (lambda: Option("--rope-base", 4.0, "", float), "`--rope-base` is declared twice"),
+        (lambda: Option("--dropout", 4.0, "", float), "`--dropout` is declared twice"),
         (lambda: Option("hat-width", 4.0, "", float), "must begin with --, but is 'hat-width'"),
         (lambda: Option("--hat-width", 4.0, ""), "default of --hat-width must be of type str"),
     ],

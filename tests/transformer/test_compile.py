@@ -48,4 +48,5 @@ def test_a_compiled_stack_computes_the_same(encoder):
 @pytest.mark.slow
 @pytest.mark.parametrize("encoder", POSITION_ENCODERS)
 def test_a_compiled_stack_takes_another_length(encoder):
-    check_compiled(encoder, 5, 7)
+    graphs = check_compiled(encoder, 5, 7)
+    assert graphs == graphs_without_positions(5, 7) or encoder == "token-rnn"
