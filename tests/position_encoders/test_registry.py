@@ -86,7 +86,7 @@ def test_an_encoder_of_your_own_has_a_new_name(monkeypatch):
         "-x",
         "mex,hat",
         "my/hat",
-    ):  # scripts would read another system
+    ):  # scripts read another system
         Other.name = name
         with pytest.raises(ValueError, match=f"`name` must have letters, .*is '{name}' instead"):
             registry.register_position_encoder(Other)
