@@ -178,7 +178,7 @@ class ComparisonTable(Table):
             argv += ["--baseline", self.baseline]
         elif self.baseline:
             self.launcher.say(
-                f"No comparison: the baseline {self.baseline} is not finished yet under these seeds."
+                f"The table has no p-values: the baseline {self.baseline} is not finished under these seeds."
             )
         settings = self.experiment.settings(System(PLAIN))
         argv += ["--max-len-a", settings["max_len_a"], "--max-len-b", settings["max_len_b"]]
