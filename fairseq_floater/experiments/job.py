@@ -140,8 +140,8 @@ class Job(ABC):
             with self.folder.changing() as record:
                 record.pop("state", None)
                 record.pop("reason", None)
-                last = [origin(), *record.get("sessions", ())][-1]
-                if last.get("code", origin()["code"]) != origin()["code"]:
+                now, sessions = origin()["code"], record.get("sessions", [{}])
+                if sessions[-1].get("code", now) != now:
                     self.say("the code has changed since this run's last session")
                 if command := self.single_run_command():
                     record["command"] = command

@@ -15,7 +15,7 @@ from fairseq_floater.errors import UserError
 from fairseq_floater.experiments import job, locks
 from fairseq_floater.experiments.launch import BusyError, CommandError, StoppedError
 from fairseq_floater.experiments.locks import try_lock
-from fairseq_floater.experiments.run_folder import RunFolder, origin
+from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.experiments.stages import Experiment
 from fairseq_floater.experiments.system import System
 from fairseq_floater.experiments.variants import TOLD
@@ -285,18 +285,6 @@ def test_waiting_for_what_another_run_makes_is_not_time_of_this_run(tmp_path, mo
     run(tmp_path, "rope", launcher, scratch=True)
     [session] = RunFolder(tmp_path / "rope-all-attention-scratch").read()["sessions"]
     assert launcher.now > 0 and session["seconds"] == 0
-
-
-def test_a_run_says_if_its_code_has_changed_between_sessions(tmp_path, capsys):
-    message = "the code has changed since this run's last session"
-    scores = tmp_path / "rope-all-attention-scratch" / "scores.test.json"
-    run(tmp_path, "rope", scratch=True)
-    for code in (origin()["code"], "other"):
-        with RunFolder(scores.parent).changing() as record:
-            record["sessions"][-1]["code"] = code
-        scores.unlink()
-        run(tmp_path, "rope", scratch=True)
-        assert (message in capsys.readouterr().err) == (code == "other")
 
 
 def test_a_training_that_saved_and_stopped_is_not_trained(tmp_path):

@@ -5,11 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from fake_launcher import run
 
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.errors import ReportError
 from fairseq_floater.experiments.locks import is_locked, try_lock
-from fairseq_floater.experiments.run_folder import RunFolder, check_data, write_validation
+from fairseq_floater.experiments.run_folder import (
+    RunFolder,
+    check_data,
+    origin,
+    write_validation,
+)
 
 
 def save(folder, iterations):
@@ -230,3 +236,15 @@ def test_the_loss_before_the_first_update_is_read_from_fairseqs_log(tmp_path):
     log.write_text("nothing\n")
     with pytest.raises(ReportError, match="holds no result"):
         write_validation(log, out)
+
+
+def test_a_run_says_if_its_code_has_changed_between_sessions(tmp_path, capsys):
+    message = "the code has changed since this run's last session"
+    scores = tmp_path / "rope-all-attention-scratch" / "scores.test.json"
+    run(tmp_path, "rope", scratch=True)
+    for code in (origin()["code"], "other"):
+        with RunFolder(scores.parent).changing() as record:
+            record["sessions"][-1]["code"] = code
+        scores.unlink()
+        run(tmp_path, "rope", scratch=True)
+        assert (message in capsys.readouterr().err) == (code == "other")
