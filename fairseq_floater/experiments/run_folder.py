@@ -197,9 +197,9 @@ def _code() -> str:
     """Return a checksum of this package's files and of those imported from FLOATER_USER_DIR."""
     files = {str(path.relative_to(USER_DIR)): path for path in USER_DIR.rglob("[!.]*.py")}
     if folder := os.environ.get("FLOATER_USER_DIR"):
-        yours = re.compile(rf"{re.escape(Path(folder).absolute().name)}(\.|$)")
+        yours = Path(folder).absolute().name  # fairseq imports the folder by this name
         for name, module in [*sys.modules.items()]:
-            if yours.match(name) and (file := getattr(module, "__file__", None)):
+            if name.partition(".")[0] == yours and (file := getattr(module, "__file__", None)):
                 files[name] = Path(file)
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):

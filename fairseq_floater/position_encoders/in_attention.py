@@ -75,6 +75,7 @@ class AttentionPositions(PositionEncoder):
 
     @classmethod
     def reads_distances(cls, options: dict[str, Any]) -> bool:
+        # Those with frequencies use the hook for a bias of queries, which no position changes (xl.py).
         turns = cls.part.turn is not AttentionHooks.turn and not cls.has_frequencies
         return super().reads_distances(options) and not turns
 

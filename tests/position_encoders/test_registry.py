@@ -79,14 +79,8 @@ def test_an_encoder_of_your_own_has_a_new_name(monkeypatch):
 
     with pytest.raises(ValueError, match="`name` must be new, but 'mine' is that of .*MyPositions"):
         registry.register_position_encoder(Other)
-    for name in (
-        "plain",
-        "all",
-        "roberta",
-        "-x",
-        "mex,hat",
-        "my/hat",
-    ):  # scripts read another system
+    # Scripts would read these as another system.
+    for name in ("plain", "all", "roberta", "-x", "mex,hat", "my/hat"):
         Other.name = name
         with pytest.raises(ValueError, match=f"`name` must have letters, .*is '{name}' instead"):
             registry.register_position_encoder(Other)
