@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -94,14 +93,14 @@ class Bench:
         for start in range(0, len(left), self.settings.together):
             made = {contestants[0].name: baseline}
             for c in left[start : start + self.settings.together]:
-                made[c.name] = self.works(part, c.name, partial(make, c))
+                made[c.name] = self.attempt(part, c.name, partial(make, c))
             yield (group := {name: one for name, one in made.items() if one is not None})
             made.clear()
             group.clear()
             gc.collect()  # models contain reference cycles
 
-    def works(self, part: str, name: str, work: Callable[[], Any]) -> Any:
-        """Return the result of ``work``, True if it has none; add a failure to the list and return None."""
+    def attempt(self, part: str, name: str, work: Callable[[], Any]) -> Any:
+        """Return the result of ``work``, True for None; if it fails, note the failure and return None."""
         try:
             result = work()
             return True if result is None else result
@@ -141,7 +140,7 @@ class Bench:
             name: turns[name]
             for name in others
             if not self.records.find(part, where, name)
-            and self.works(label, name, partial(turns[name], 0))
+            and self.attempt(label, name, partial(turns[name], 0))
         }
         if not running:
             return
@@ -174,8 +173,3 @@ class Bench:
             compared["floor_ratio"] = comparison(measured, floors, block)["ratio"]
             rows.append({**where, "contestant": contestant.name, **compared, **kept[0]["about"]})
         return rows if len(rows) > 1 else []
-
-
-def whole_blocks(rounds: int, block: int) -> int:
-    """Round ``rounds`` up to a multiple of ``block``."""
-    return math.ceil(rounds / block) * block

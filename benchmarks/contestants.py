@@ -35,8 +35,8 @@ TRAINING = (
 )
 # The baseline does not get this option, because it has no other positions.
 NO_BASE = "--no-token-positional-embeddings"
-# From here to update 999 the engine `auto` measures its error only once. Of the updates before, it
-# measures ten, but these are few in a training.
+# From here to update 999 the engine `auto` measures its error only once. Before, it measures at ten
+# updates, which hardly count in a whole training.
 FIRST_UPDATE = 512
 
 

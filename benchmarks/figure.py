@@ -65,7 +65,9 @@ def _draw_ratios(figure: Any, panels: dict[str, list[SummaryColumn]], names: lis
                 [row["ratio"] for _, row in marks],
                 [place for place, _ in marks],
                 xerr=list(zip(*(_reach(row) for _, row in marks))),
-                **{"fmt": _MARKERS[i % len(_MARKERS)], "markersize": 3.5, "elinewidth": 1.0},
+                fmt=_MARKERS[i % len(_MARKERS)],
+                markersize=3.5,
+                elinewidth=1.0,
                 color=colour,
                 label=column.series or None,
             )

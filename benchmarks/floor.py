@@ -83,10 +83,8 @@ class Work:
 
     def update(self, batch: Batch) -> int:
         """Count the operations of a training update: products of all tokens, forward and backward."""
-        (sentences, source), target = (
-            batch["net_input"]["src_tokens"].shape,
-            batch["target"].size(1),
-        )
+        sentences, source = batch["net_input"]["src_tokens"].shape
+        target = batch["target"].size(1)
         attention = 2 * self.layers[1] * (source + target) * self.channels
         decode = 2 * sentences * target * (self.decoder + self.output + attention)
         return FORWARD_AND_BACKWARD * (self._encode(sentences, source) + decode)

@@ -82,11 +82,15 @@ class GpuCheck:
         checkpoints = self.work / name
         if precision == "bf16":
             settings = {
-                **{"task.data": self.data / "bin", "common.user_dir": USER_DIR},
-                **{"common.bf16": "true", "common.cpu": str(self.rehearsed).lower()},
+                "task.data": self.data / "bin",
+                "common.user_dir": USER_DIR,
+                "common.bf16": "true",
+                "common.cpu": str(self.rehearsed).lower(),
                 "optimization.max_update": updates,
-                **{"optimization.max_epoch": 0, "checkpoint.save_dir": checkpoints},
-                **{"model.position_encoder": encoder, "hydra.run.dir": checkpoints / "hydra"},
+                "optimization.max_epoch": 0,
+                "checkpoint.save_dir": checkpoints,
+                "hydra.run.dir": checkpoints / "hydra",
+                "model.position_encoder": encoder,
                 "model.position_target": DEFAULT_TARGETS[encoder],
             }
             folder = ("--config-dir", ROOT / "configs" / "hydra", "--config-name", "floater_tiny")

@@ -7,7 +7,7 @@ a flow can delay an update. The count does not depend on the width of a model, a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from fairseq.trainer import Trainer
@@ -46,10 +46,7 @@ def update_launches(trained: Trainer, batch: Batch) -> int:
     counting = _Counting()
     for number in range(WARM_UP + 1):
         model.zero_grad(set_to_none=True)
-        if number < WARM_UP:
-            criterion(model, batch)[0].backward()
-            continue
-        with counting:
+        with nullcontext() if number < WARM_UP else counting:
             criterion(model, batch)[0].backward()
     return counting.calls
 

@@ -12,7 +12,7 @@ from fairseq.trainer import Trainer
 from fairseq.utils import move_to_cuda
 
 from benchmarks import batches
-from benchmarks.bench import WARM_UP, Bench, whole_blocks
+from benchmarks.bench import WARM_UP, Bench
 from benchmarks.contestants import (
     Contestant,
     Stepper,
@@ -77,7 +77,7 @@ def _race_updates(
         "update",
         {},
         {name: turn(name) for name in trainers},
-        whole_blocks(bench.settings.rounds, longest),
+        math.ceil(bench.settings.rounds / longest) * longest,
         floors=lambda number: bench.floor.seconds(work.update(made[at(number)])),
         blocks=blocks,
         about=about,
@@ -142,7 +142,8 @@ def _race_steps(bench: Bench, steppers: dict[str, Stepper], place: Row) -> None:
     start = max(place["position"] - before, 0)
 
     reference.walk(start)
-    ready = [reference] + [s for s in others if bench.works("step", s.name, partial(s.walk, start))]
+    walked = (s for s in others if bench.attempt("step", s.name, partial(s.walk, start)))
+    ready = [reference, *walked]
     floor = Work(reference.model).step(bench.floor, settings.beam)
     turns = {stepper.name: stepper.step for stepper in ready}
     bench.race("step", place, turns, settings.step_rounds, floors=lambda number: floor)
@@ -205,7 +206,7 @@ def counted_rows(
         name = contestant.name
         if bench.records.find(part, {}, name):
             continue
-        value = bench.works(part, name, partial(count, contestant))
+        value = bench.attempt(part, name, partial(count, contestant))
         if value is not None:
             bench.records.add(part, {}, name, **{key: value})
             bench.progress(f"{part}, {name}: {value:,} {key}")
@@ -231,9 +232,9 @@ def growth_rows(bench: Bench) -> list[Row]:
         if contestant.trains_only:
             continue
         # A flow may leave the range of float32, at once or at some length.
-        tables = bench.works("growth", contestant.name, partial(_tables, bench, contestant)) or {}
+        tables = bench.attempt("growth", contestant.name, partial(_tables, bench, contestant)) or {}
         for length, turn in tables.items():
-            if not bench.works("growth", contestant.name, partial(turn, 1)):
+            if not bench.attempt("growth", contestant.name, partial(turn, 1)):
                 continue
             key = f"{contestant.name}, {length} positions"
             turns[key], named[key] = turn, {"contestant": contestant.name, "positions": length}

@@ -57,7 +57,7 @@ def _measure(settings: Settings, save_dir: str) -> BenchmarkResult:
     def measured(part: str, measure: Callable[..., list[Row]], *given: Any) -> list[Row]:
         # If the baseline or a timed turn fails, other parts go on.
         work = partial(measure, bench, *given)
-        return (part in settings.parts and bench.works(part, "all models", work)) or []
+        return (part in settings.parts and bench.attempt(part, "all models", work)) or []
 
     result.update = measured("update", parts.update_rows)
     result.memory = measured("memory", parts.memory_rows)

@@ -63,14 +63,14 @@ def _option(
     default: Any, meaning: str, default_text: str | None = None, **argparse_options: Any
 ) -> Any:
     """Declare a setting with a command-line option; ``default_text`` is its default in words."""
-    text = f"{meaning} ({default if default_text is None else default_text})".strip()
+    if default_text is None:
+        default_text = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    text = f"{meaning} ({default_text})".strip()
     return field(default=default, metadata={"help": text, **argparse_options})
 
 
-def _number(
-    default: Any, meaning: str, default_text: str | None = None, **argparse_options: Any
-) -> Any:
-    return _option(default, meaning, default_text, type=positive, metavar="N", **argparse_options)
+def _number(default: Any, meaning: str, *default_text: str, **argparse_options: Any) -> Any:
+    return _option(default, meaning, *default_text, type=positive, metavar="N", **argparse_options)
 
 
 @dataclass(frozen=True)
@@ -117,26 +117,22 @@ class Settings:
         (16, 256), "tokens of a sentence", "16:256", type=length_range, metavar="LOW:HIGH"
     )
     vocabulary: Sequence[int] = _number(
-        (8192, 32768),
-        "entries of the joint dictionary; updates use the last number",
-        "8192 32768",
-        nargs="+",
+        (8192, 32768), "entries of the joint dictionary; updates use the last number", nargs="+"
     )
     device: str = _option("cpu", "", "cuda if torch sees a GPU", choices=DEVICES)
     dtype: str = _option("float32", "GPU only, except float32", choices=DTYPES)
     threads: int = _number(2, "threads of torch on the CPU")
     rounds: int = _number(24, "turns of each model", "24, or more")
     together: int = _number(3, "models that are in memory at once and take turns with fairseq's")
-    batch_sizes: Sequence[int] = _number((1, 16, 64), "translations at once", "1 16 64", nargs="+")
+    batch_sizes: Sequence[int] = _number((1, 16, 64), "translations at once", nargs="+")
     beam: int = _number(4, "beam of the search")
     steps: int = _number(32, "tokens of a translation")
     step_positions: Sequence[int] = _number(
-        (32, 512, 1000), "positions where single steps are timed", "32 512 1000", nargs="+"
+        (32, 512, 1000), "positions where single steps are timed", nargs="+"
     )
     decoding_weights: Sequence[str] = _option(
         ("float32",),
         "weights to translate with, see the model's --decoding-weights",
-        "float32",
         nargs="+",
         choices=DECODING_WEIGHTS.choices,
         metavar="W",

@@ -17,7 +17,8 @@ SUMMARISED: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "memory": ("memory", "", ()),
     "launches": ("launches", "", ()),
     "generation": (
-        *("translation, {sentences:,} at once", "{vocabulary:,} words"),
+        "translation, {sentences:,} at once",
+        "{vocabulary:,} words",
         ("sentences", "vocabulary"),
     ),
     "step": ("step", "position {position:,}", ("position",)),

@@ -39,23 +39,23 @@ class Family(NamedTuple):
         name: the family's name in messages.
         base: fairseq's class, from which every model of the family derives.
         model: the class of this package.
+        embeddings: the tensors with a row for each entry of a dictionary, the source's first.
+        stacks: returns the stacks of a model of this package, by module name.
         architectures: this package's that a warm start can make -> fairseq's of the same shape.
         generic: the architecture that takes any donor's shape; None if no architecture does.
         shape_options: options that fix a model's tensors or what it computes from them, by ``dest``.
         further_options: others that a donor may change -> fairseq's default.
-        embeddings: the tensors with a row for each entry of a dictionary, the source's first.
-        stacks: returns the stacks of a model of this package, by module name.
     """
 
     name: str
     base: type
     model: Any
-    architectures: Mapping[str, str]
-    generic: str | None
-    shape_options: tuple[str, ...]
-    further_options: Mapping[str, Any]
     embeddings: tuple[str, ...]
     stacks: Callable[[Any], dict[str, Any]]
+    architectures: Mapping[str, str] = {}
+    generic: str | None = None
+    shape_options: tuple[str, ...] = ()
+    further_options: Mapping[str, Any] = {}
 
     def has_positions(self, arch: str | None) -> bool:
         """Return whether ``arch`` is of this package's model, also under a name of your own."""
@@ -63,12 +63,13 @@ class Family(NamedTuple):
 
 
 TRANSLATION = Family(
-    "Transformer",
-    TransformerModelBase,
-    FloaterTransformerModel,
-    ARCHITECTURES,
-    None,
-    (
+    name="Transformer",
+    base=TransformerModelBase,
+    model=FloaterTransformerModel,
+    embeddings=tuple(f"{side}.embed_tokens.weight" for side in STACKS),
+    stacks=lambda model: {"encoder": model.encoder, "decoder": model.decoder},
+    architectures=ARCHITECTURES,
+    shape_options=(
         "output_bias",  # of `floater_marian` alone
         *(f"{side}_{name}" for side in STACKS for name in _SIZES),
         "share_all_embeddings",
@@ -81,22 +82,22 @@ TRANSLATION = Family(
         "no_cross_attention",
         "cross_self_attention",
     ),
-    {
+    further_options={
         "encoder_learned_pos": False,
         "decoder_learned_pos": False,
         "max_source_positions": DEFAULT_MAX_SOURCE_POSITIONS,
         "max_target_positions": DEFAULT_MAX_TARGET_POSITIONS,
     },
-    tuple(f"{side}.embed_tokens.weight" for side in STACKS),
-    lambda model: {"encoder": model.encoder, "decoder": model.decoder},
 )
 ROBERTA = Family(
-    "RoBERTa",
-    RobertaModel,
-    FloaterRobertaModel,
-    ROBERTA_ARCHITECTURES,
-    "floater_roberta",
-    (
+    name="RoBERTa",
+    base=RobertaModel,
+    model=FloaterRobertaModel,
+    embeddings=(TOKENS,),
+    stacks=lambda model: {"encoder.sentence_encoder": model.encoder.sentence_encoder},
+    architectures=ROBERTA_ARCHITECTURES,
+    generic="floater_roberta",
+    shape_options=(
         *(f"encoder_{name}" for name in _SIZES),
         "layernorm_embedding",
         "activation_fn",
@@ -104,20 +105,14 @@ ROBERTA = Family(
         "no_scale_embedding",
         "untie_weights_roberta",
     ),
-    {"max_positions": DEFAULT_POSITIONS, "layer_norm_eps": FAIRSEQ_EPS},
-    (TOKENS,),
-    lambda model: {"encoder.sentence_encoder": model.encoder.sentence_encoder},
+    further_options={"max_positions": DEFAULT_POSITIONS, "layer_norm_eps": FAIRSEQ_EPS},
 )
 LANGUAGE_MODEL = Family(
-    "language model",
-    TransformerLanguageModel,
-    FloaterLanguageModel,
-    {},
-    None,
-    (),
-    {},
-    ("decoder.embed_tokens.weight",),
-    lambda model: {"decoder": model.decoder},
+    name="language model",
+    base=TransformerLanguageModel,
+    model=FloaterLanguageModel,
+    embeddings=("decoder.embed_tokens.weight",),
+    stacks=lambda model: {"decoder": model.decoder},
 )
 FAMILIES = (TRANSLATION, ROBERTA, LANGUAGE_MODEL)
 

@@ -25,12 +25,6 @@ from fairseq_floater.records import check_shape, read_json
 HEAD = "encoder.lm_head."
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _STACK = "encoder.sentence_encoder."
-_EMBEDDINGS = {
-    "embeddings.word_embeddings": f"{_STACK}embed_tokens",
-    "embeddings.position_embeddings": f"{_STACK}embed_positions",
-    "embeddings.token_type_embeddings": "segments",  # fairseq has no such tensor
-    "embeddings.LayerNorm": f"{_STACK}layernorm_embedding",
-}
 _BLOCK = {
     "attention.self.query": "self_attn.q_proj",
     "attention.self.key": "self_attn.k_proj",
@@ -41,8 +35,12 @@ _BLOCK = {
     "output.dense": "fc2",
     "output.LayerNorm": "final_layer_norm",
 }
-# The masked-LM heads of RoBERTa and BERT. Some files hold the bias of a head twice.
-_HEADS = {
+_OUTSIDE_BLOCKS = {
+    "embeddings.word_embeddings": f"{_STACK}embed_tokens",
+    "embeddings.position_embeddings": f"{_STACK}embed_positions",
+    "embeddings.token_type_embeddings": "segments",  # fairseq has no such tensor
+    "embeddings.LayerNorm": f"{_STACK}layernorm_embedding",
+    # The masked-LM heads of RoBERTa and BERT. Some files hold the bias of a head twice.
     **{f"lm_head.{name}": f"{HEAD}{name}" for name in ("dense", "layer_norm")},
     **dict.fromkeys(("lm_head", "lm_head.decoder"), HEAD[:-1]),
     "cls.predictions.transform.dense": f"{HEAD}dense",
@@ -184,12 +182,9 @@ def _fairseq_names(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Te
         part, _, kind = old_name.rpartition(".")
         kind = {"gamma": "weight", "beta": "bias"}.get(kind, kind)  # of BERT's first release
         block = re.fullmatch(r"encoder\.layer\.(\d+)\.(.+)", part)
-        if block:
-            new_name = (
-                f"{_STACK}layers.{block[1]}.{_BLOCK[block[2]]}" if block[2] in _BLOCK else None
-            )
-        else:
-            new_name = {**_EMBEDDINGS, **_HEADS}.get(part)
+        new_name = _OUTSIDE_BLOCKS.get(part)
+        if block and block[2] in _BLOCK:
+            new_name = f"{_STACK}layers.{block[1]}.{_BLOCK[block[2]]}"
         if new_name is None:
             raise CheckpointError(
                 f"{path} holds {shown(name)}, which fairseq's RoBERTa does not have."

@@ -257,14 +257,13 @@ def prepare(
         TextDataError: the text cannot be used, or other data are in the way.
     """
     check_languages(parameters["src"], parameters["tgt"])
+    is_sentencepiece = not subwords and parameters["bpe"] == "sentencepiece"
     for option, value in (("--spm-model", spm_model), ("--separator", parameters.get("separator"))):
-        if value and (subwords or parameters["bpe"] != "sentencepiece"):
+        if value and not is_sentencepiece:
             raise UsageError(
                 f"{option} needs sentencepiece, but the subwords are {subwords or parameters['bpe']}."
             )
-    if parameters.get("normalization") and (
-        subwords or spm_model or parameters["bpe"] != SUBWORDS[0]
-    ):
+    if parameters.get("normalization") and (spm_model or not is_sentencepiece):
         raise UsageError(LEARNED_ONLY)
     if subwords and parameters["bpe"] != SUBWORDS[0]:
         raise UsageError(

@@ -25,7 +25,7 @@ NORMALIZATIONS = ("nmt_nfkc", "identity")
 _OTHER_SPACES = re.compile(r"[^\S \x1f]")
 _FEW_CHANGED = 0.01  # a share of references
 LEARNED_ONLY = (
-    "`--normalization` needs sentencepiece and `--vocab`: it is of subwords that are learned."
+    "`--normalization` needs sentencepiece and `--vocab`: it applies only if subwords are learned."
 )
 
 

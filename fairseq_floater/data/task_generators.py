@@ -2,7 +2,7 @@
 
 Ontañón et al. 2022, as their published code makes them (200,000 examples train, 1,024 test):
     addition: two numbers of 1 to 8 digits, each padded on the left with 0 to 12 digits, and their sum,
-        padded likewise; tested with 9 and 10 digits. Unlike there, zeros in front count as padding
+        padded likewise; tested with 9 and 10 digits. Here, but not there, leading zeros count as padding
     addition-negatives: the same with a minus before a quarter of the numbers, and # for padding
     reverse: 1 to 16 digits backwards; tested with 17 to 24
     duplicate: 1 to 16 digits twice; tested with 17 to 24

@@ -77,6 +77,11 @@ class EncoderSpec:
         return self.side == "target"
 
     @property
+    def sides(self) -> int:
+        """Return on how many sides of a query keys may be: before it, and after it unless causal."""
+        return 1 if self.causal else 2
+
+    @property
     def crosses(self) -> bool:
         """Return whether keys are source tokens and queries target tokens."""
         return self.streams == CROSS_STREAMS

@@ -71,8 +71,7 @@ class CopePart(AttentionPart):
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
         self.count = spec.options["cope_positions"]
-        sides = 1 if spec.causal else 2
-        self.vectors = nn.Parameter(torch.zeros(sides * self.count, spec.head_dim))
+        self.vectors = nn.Parameter(torch.zeros(spec.sides * self.count, spec.head_dim))
 
     def between(
         self, q: Tensor, k: Tensor, notes: Tensor | None, hidden: Tensor | None, tables: Tables

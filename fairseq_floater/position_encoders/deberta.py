@@ -192,15 +192,9 @@ class DebertaPositions(AttentionPositions):
             )
         self.sinusoid: SinusoidalPositions | None = None
         if self.late:
-            self.sinusoid = SinusoidalPositions(
-                replace(
-                    spec,
-                    target=HIDDEN,
-                    streams=HIDDEN_STREAMS,
-                    chosen=(0,),  # so that the block's number adds no term
-                    base=False,
-                )
-            )
+            # If the input alone is chosen, the block's number adds no term.
+            spec = replace(spec, target=HIDDEN, streams=HIDDEN_STREAMS, chosen=(0,), base=False)
+            self.sinusoid = SinusoidalPositions(spec)
 
     def sources(self, blocks: Sequence[DebertaPart]) -> dict[str, nn.Parameter]:
         parameters = super().sources(blocks)
@@ -269,7 +263,5 @@ class DebertaPositions(AttentionPositions):
     ) -> dict[int, Tensor]:
         if self.sinusoid is None:
             return {}
-        table = self.sinusoid(at.num_rows, blocks[:1], dtype, at.rows_per_token, at.rows_before)[
-            :, 0, 0
-        ]
-        return {len(blocks) - self.late: gather_rows(table, at.queries.T.contiguous())}
+        table = self.sinusoid(at.num_rows, blocks[:1], dtype, at.rows_per_token, at.rows_before)
+        return {len(blocks) - self.late: gather_rows(table[:, 0, 0], at.queries.T.contiguous())}

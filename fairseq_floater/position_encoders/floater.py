@@ -123,8 +123,12 @@ class FloaterStart(RescaledStart):
 def initial_dynamics(spec: EncoderSpec, width: int) -> PositionDynamics:
     """Return an h of ``width`` channels, initialised by the options."""
     options = spec.options
-    names = ("time_scale", "lr_scale", "autonomous")
-    dynamics = PositionDynamics(width, *(options["floater_" + name] for name in names))
+    dynamics = PositionDynamics(
+        width,
+        options["floater_time_scale"],
+        options["floater_lr_scale"],
+        options["floater_autonomous"],
+    )
     scale = options["floater_init_scale"]
     dynamics.reset_parameters(QKV_INIT_SCALE if scale is None and spec.target == "qkv" else scale)
     if options["floater_start"] == SINUSOID:
@@ -230,8 +234,8 @@ class FloaterPositions(FlowPositions, PositionSignal):
 
     def _engine(self, flow: _Flow, p0: Tensor, times: Tensor) -> dict[str, Any]:
         num_tokens = round(self.clock.position(times[-1].item())) + 1
-        of_update = self.training, self.num_updates, num_tokens
-        return self.solvers[flow.name].engine(flow.dynamics, p0, *of_update)
+        solver = self.solvers[flow.name]
+        return solver.engine(flow.dynamics, p0, self.training, self.num_updates, num_tokens)
 
     def _solved_at_intervals(self, flow: _Flow, times: Tensor) -> Tensor:
         """Solve with a gradient at every K-th update; in between, reuse the table with zero gradients."""

@@ -106,7 +106,7 @@ FLOATER_OPTIONS = (
         "--floater-train",
         None,
         "what is trained: all; flow: h and p(0) alone; dynamics: h alone; transformer: neither; rest: "
-        "all but h; default: all. Heads that a task adds are trained always",
+        "all but h; default: all. Heads that a task adds are always trained",
         choices=SCOPES,
     ),
     Option("--floater-freeze", False, "the same as --floater-train transformer", bool),

@@ -34,7 +34,7 @@ class ForgetPart(AttentionPart):
 
     def __init__(self, block_index: int, spec: EncoderSpec):
         super().__init__(block_index, spec)
-        self.forget = nn.Linear(spec.dim, spec.heads * (1 if spec.causal else 2))
+        self.forget = nn.Linear(spec.dim, spec.heads * spec.sides)
         nn.init.constant_(self.forget.bias, FIRST_BIAS)
         self.gate = Gate(spec)
 

@@ -125,9 +125,7 @@ class ProjectionBiases(AttentionHooks):
 
     def project(self, stream: str, projection: nn.Module, x: Tensor) -> Tensor:
         bias = self.biases.get(stream)
-        return (
-            super().project(stream, projection, x) if bias is None else _biased(projection, x, bias)
-        )
+        return projection(x) if bias is None else _biased(projection, x, bias)
 
     def one_per_sentence(self, beam_size: int) -> ProjectionBiases:
         of_keys = {

@@ -117,7 +117,7 @@ class AttentionPositions(PositionEncoder):
     def signed_distances(self, places: Places) -> Tensor:
         """Return the signed distance that each row of such a table holds: float64 [N, sides]."""
         distances = places.in_tokens(self.anchor.device)
-        return torch.stack([distances, -distances][: 1 if self.spec.causal else 2], dim=1)
+        return torch.stack([distances, -distances][: self.spec.sides], dim=1)
 
     def input_rows(
         self, at: Positions, blocks: Sequence[Any], dtype: torch.dtype

@@ -185,7 +185,7 @@ class KeptTable(nn.Module, ABC):
         self.drop_kept_table()
 
     def sources(self, blocks: Sequence[Any]) -> dict[str, nn.Parameter]:
-        """Return the parameters that the table is computed from, the encoder's and its parts', by a name."""
+        """Return the parameters of the encoder and its parts, from which the table is computed, by name."""
         modules = enumerate((self, *blocks))
         return {f"{i}.{name}": p for i, m in modules for name, p in m.named_parameters()}
 

@@ -60,7 +60,7 @@ class KerplePositions(DistanceBias):
 
     def __init__(self, spec: EncoderSpec):
         super().__init__(spec)
-        drawn = torch.rand(2, 1 if spec.causal else 2, spec.heads)
+        drawn = torch.rand(2, spec.sides, spec.heads)
         drawn[0] *= 2  # r1
         self.r = nn.Parameter(drawn)
 

@@ -58,7 +58,7 @@ class DistanceStart(RescaledStart):
             # The norm of a sinusoid; or of Shaw's vectors: Xavier's deviation for a few dozen rows is 0.1.
             is_xl = relative_form(options) == XL
             scale = RotationStart.std if is_xl else HIDDEN_INITIAL_VALUE_STD
-        shape = (_streams(spec), 1 if spec.causal else 2, row_width(spec))
+        shape = (_streams(spec), spec.sides, row_width(spec))
         self.values = nn.Parameter(scale * torch.randn(shape) / self.lr_scale)
         self.requires_grad_("floater_train" not in options or trains_start(options))
 

@@ -84,8 +84,7 @@ def segment_reader(cfg: Any, dictionary: Any, side: str) -> Callable[[Tensor], S
     word = cfg.position_separator
     if word is not None and word not in dictionary:
         raise ValueError(
-            f"`--position-separator` must be a word of the {side} dictionary, but is {word!r} instead, which "
-            "it lacks."
+            f"`--position-separator` must be a word of the {side} dictionary, but is {word!r} instead."
         )
     options = encoder_options(cfg)
     gap = gap_in_tokens(options) if options.get("floater_gap") else None

@@ -68,7 +68,7 @@ class ShawPart(DistanceVectors):
 def num_rows(spec: EncoderSpec) -> int:
     """Return R, one vector for each distance up to k; an encoder has them on both sides."""
     clip = spec.options["shaw_clip"]
-    return clip + 1 if spec.causal else 2 * clip + 1
+    return spec.sides * clip + 1
 
 
 class ShawPositions(AttentionPositions):

@@ -19,9 +19,9 @@ from torch import Tensor
 from fairseq_floater.position_encoders.eval_law import EvalLaw
 
 # With `--position-cross-ratio`, target tokens may stand between source tokens. They are placed exactly if
-# the ratio's denominator is at most this, ...
+# the ratio's denominator is at most this.
 MOST_PARTS = 20
-# ... and else rounded to this part of a token.
+# Otherwise they are rounded to this part of a token.
 USUAL_PARTS = 16
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from fairseq_floater.position_encoders.options import Option
 
-# Stretched positions are rounded to a quarter of a token, ...
+# Stretched positions are rounded to a quarter of a token.
 ROWS_PER_TOKEN = 4
-# ... and positions that move by less than a token to a sixteenth.
+# Positions that move by less than a token are rounded to a sixteenth.
 FINE_ROWS_PER_TOKEN = 16
 # Real positions are drawn from at least this many rows, however short their range.
 DRAWN_ROWS = 4096

@@ -39,11 +39,7 @@ class FloaterLanguageModel(PositionedModel, TransformerLanguageModel):
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> FloaterLanguageModel:
-        """Build the model for ``args``, a Namespace or Hydra's DictConfig.
-
-        Raises:
-            ValueError: an option is unknown, inconsistent, or does not work with positions.
-        """
+        """Build the model for ``args``, a Namespace or Hydra's DictConfig; :func:`completed` checks them."""
         given, args = args, completed(args, DECODER_ALONE, cls)
         _complete_shape(args, task)
         if isinstance(given, DictConfig):

@@ -103,11 +103,7 @@ class FloaterRobertaModel(PositionedModel, RobertaModel):
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> FloaterRobertaModel:
-        """Build the model for ``args``, a Namespace or Hydra's DictConfig.
-
-        Raises:
-            ValueError: an option is unknown, inconsistent, or does not work with positions.
-        """
+        """Build the model for ``args``, a Namespace or Hydra's DictConfig; :func:`completed` checks them."""
         args = completed(args, ENCODER_ALONE, cls)
         if getattr(args, "max_positions", None) is None:
             if getattr(args, "tokens_per_sample", None) is None:

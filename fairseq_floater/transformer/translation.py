@@ -25,11 +25,7 @@ class FloaterTransformerModel(PositionedModel, TransformerModel):
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> FloaterTransformerModel:
-        """Build the model for ``args``, a Namespace or Hydra's DictConfig.
-
-        Raises:
-            ValueError: an option is unknown, inconsistent, or does not work with positions.
-        """
+        """Build the model for ``args``, a Namespace or Hydra's DictConfig; :func:`completed` checks them."""
         args = completed(args, STACKS, cls)
         model: FloaterTransformerModel = super().build_model(args, task)
         source, target = model.encoder.positions, model.decoder.positions

@@ -99,8 +99,8 @@ class _SquadData(TaskData):
 
     def write(self, work: Path, split: str, examples: Squad) -> tuple[dict[str, int], list[str]]:
         source = self.files[split][0]
-        writer = _Split(split, source, PUBLISHED[examples.version][split], self.vocabulary)
-        writer.write(examples, work / f"{split}.jsonl")
+        writer = _Split(split, source, examples, self.vocabulary)
+        writer.write(work / f"{split}.jsonl")
         if split == "valid":
             shutil.copyfile(source, work / "references.valid.json")
             shutil.copyfile(self.vocabulary.dictionary, work / "dict.txt")
@@ -109,35 +109,32 @@ class _SquadData(TaskData):
 
 
 class _Split:
-    def __init__(self, name: str, source: Path, published: int, vocabulary: Vocabulary) -> None:
-        self.name, self.source, self.vocabulary = name, source, vocabulary
-        self.read, self.published = 0, published  # questions
+    def __init__(self, name: str, source: Path, squad: Squad, vocabulary: Vocabulary) -> None:
+        self.name, self.source, self.squad, self.vocabulary = name, source, squad, vocabulary
         self.subwords: Subwords = vocabulary.subwords
         lines = vocabulary.dictionary.read_text(encoding="utf-8").split("\n")
         self.known = {line.rpartition(" ")[0] for line in lines}
-        names = ("passages", "questions", "unanswerable", "answers", "skipped")
-        self.counts = dict.fromkeys((*names, "subwords", "unknown"), 0)
+        names = ("questions", "unanswerable", "answers", "skipped", "subwords", "unknown")
+        self.counts = {"passages": len(squad.passages), **dict.fromkeys(names, 0)}
         self.moved: list[str] = []  # ids of questions
         self.skipped: list[str] = []
 
-    def write(self, squad: Squad, path: Path) -> None:
+    def write(self, path: Path) -> None:
         """Write one line per passage; raises TextDataError if no answer at all is at its offset."""
-        self.read = len(squad.questions)
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            for passage in squad.passages:
+            for passage in self.squad.passages:
                 file.write(json.dumps(self._entry(passage), ensure_ascii=False) + "\n")
         if self.skipped and not self.counts["answers"]:
             rule = f"{self.source} must have its answers at their offsets in the passages"
             raise TextDataError(f"{rule}, but none of {len(self.skipped):,} is at its offset.")
-        counts = Binarised(len(squad.passages), self.counts["subwords"], self.counts["unknown"])
+        kept = self.counts
+        counts = Binarised(kept["passages"], kept["subwords"], kept["unknown"])
         check_dictionary(counts, self.vocabulary.dictionary, str(self.source))
 
     def warnings(self) -> Iterator[str]:
-        if self.read != self.published:
-            yield (
-                f"{self.source} has {self.read:,} questions, not the {self.published:,} of the "
-                "published file."
-            )
+        read, published = len(self.squad.questions), PUBLISHED[self.squad.version][self.name]
+        if read != published:
+            yield f"{self.source} has {read:,} questions, not the {published:,} of the published file."
         if self.moved:
             yield (
                 f"{self.source} has {len(self.moved):,} answers at most {_SLIP} characters away "
@@ -156,7 +153,7 @@ class _Split:
         for question in passage.questions:
             covered = (self._covering(spans, passage, question, a) for a in question.answers)
             answers = [span for span in covered if span is not None]
-            # It would teach that the passage has no answer. In valid, the scorer needs all questions.
+            # Such a question would teach that the passage has no answer; but the scorer needs all of valid.
             if self.name == "train" and question.answers and not answers:
                 continue
             self.counts["questions"] += 1
@@ -166,7 +163,6 @@ class _Split:
             kept = list(dict.fromkeys(answers))
             text = " ".join(self.subwords.encode(question.text.strip()))
             questions.append({"id": question.id, "subwords": text, "answers": kept})
-        self.counts["passages"] += 1
         self.counts["skipped"] = len(self.skipped)
         self.counts["subwords"] += len(subwords)
         self.counts["unknown"] += sum(subword not in self.known for subword in subwords)

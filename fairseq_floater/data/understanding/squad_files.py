@@ -87,11 +87,9 @@ def _check_answers(item: dict[str, Any], is_v2: bool, path: Path) -> None:
     if impossible and answers:
         raise TextDataError(f"{where} is_impossible, but has {len(answers)} answers.")
     if not impossible and not answers:
-        rule = (
-            ", but is not marked is_impossible"
-            if is_v2
-            else ", which every question of 1.1 must have"
-        )
-        raise TextDataError(f"{where} has no answer{rule}.")
+        rule = "which every question of 1.1 must have"
+        if is_v2:
+            rule = "but is not marked is_impossible"
+        raise TextDataError(f"{where} has no answer, {rule}.")
     if not all(answer["text"].strip() for answer in answers):
         raise TextDataError(f"{where} has an empty answer.")

@@ -142,8 +142,6 @@ def load_subwords(folder: Path) -> Subwords:
 
 
 def _trimmed(text: str, begin: int, end: int) -> tuple[int, int]:
-    while begin < end and text[begin].isspace():
-        begin += 1
-    while begin < end and text[end - 1].isspace():
-        end -= 1
-    return begin, end
+    piece = text[begin:end]
+    begin += len(piece) - len(piece.lstrip())
+    return begin, begin + len(piece.strip())

@@ -40,16 +40,9 @@ STARTING_STEPS = len(WEIGHTS) - 1
 def solve_adams(
     dynamics: Any, p0: Tensor, times: Tensor, step: float, record: SolveRecord
 ) -> Tensor:
-    """Compute p at ``times`` [N]: [N, ..., C]; see the module docstring.
+    """Compute p at ``times``; arguments and result are those of `solve_rk4_hermite`.
 
     Stable if the spectral radius of dh/dp times the step is below 0.3 (RK4: 2.78).
-
-    Args:
-        dynamics: ``dynamics(t, p) -> dp/dt``; a :class:`PositionDynamics` gets the written-out gradient.
-        p0: [..., C], float32 or float64.
-        times: [N] float64, increasing.
-        step: grid spacing in units of time.
-        record: counts evaluations.
     """
     grid = HermiteGrid.kept(times, step, p0)
     record.add(grid.num_steps + 1 + 3 * min(grid.num_steps, STARTING_STEPS))

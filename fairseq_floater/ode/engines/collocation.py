@@ -30,7 +30,7 @@ from torch.autograd.function import once_differentiable
 from fairseq_floater.ode.dynamics import DynamicsCoefficients, PositionDynamics
 from fairseq_floater.ode.engines.engine import Engine
 from fairseq_floater.ode.engines.hermite import HermiteGrid
-from fairseq_floater.ode.engines.rk4_hermite import solve_two_layers
+from fairseq_floater.ode.engines.rk4_hermite import TwoLayerFlow
 from fairseq_floater.ode.engines.segment import (
     MAX_ITERATIONS,
     TOLERANCE,
@@ -58,22 +58,15 @@ FALLBACK_STEP = 0.1
 def solve_collocation(
     dynamics: PositionDynamics, p0: Tensor, times: Tensor, step: float, record: SolveRecord
 ) -> Tensor:
-    """Compute p at ``times`` [N]: [N, ..., C]; see the module docstring.
+    """Compute p at ``times``; arguments and result are those of `solve_rk4_hermite`.
 
     The iteration stops when the residual is below :data:`TOLERANCE`. If that takes more than
     :data:`MAX_ITERATIONS`, RK4 does the solve (or the gradient) instead. Checking the residual after each
     iteration would stall a GPU. Training on a GPU therefore does ``record.iterations`` iterations on long or
     short segments (``record.wide``), and checks the residual at the end of the solve and of its gradient.
 
-    Args:
-        dynamics: two linear layers with a ReLU; others have no parallel solve.
-        p0: [..., C], float32 or float64.
-        times: [N] float64, increasing.
-        step: grid spacing in units of time, at most :data:`COARSEST_STEP`.
-        record: keeps residuals and fallbacks.
-
     Raises:
-        ValueError: ``dynamics`` is not a :class:`PositionDynamics`.
+        ValueError: ``dynamics`` is not a :class:`PositionDynamics`; others have no parallel solve.
     """
     if not isinstance(dynamics, PositionDynamics):
         raise ValueError(
@@ -220,7 +213,7 @@ class _SegmentedSolution:
 
 def _by_rk4(p0: Tensor, times: Tensor, step: float, coefficients: Any) -> Tensor:
     grid = HermiteGrid.kept(times, min(step, FALLBACK_STEP), p0)
-    return solve_two_layers(p0, grid, *coefficients)
+    return TwoLayerFlow.apply(p0, grid, *coefficients)
 
 
 def _gradient_by_rk4(

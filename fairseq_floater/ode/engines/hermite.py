@@ -65,7 +65,8 @@ class HermiteGrid:
         used = weights != 0
         results = torch.arange(len(rows))[:, None].expand_as(rows)[used]
         rows, weights = rows[used], weights[used]
-        self._forward = _WeightedSums(results, rows, weights, len(left), like)
+        #: interpolates the grid's values followed by its slopes, [2 (K + 1), ..., C], to [N, ..., C]
+        self.interpolate_joined = _WeightedSums(results, rows, weights, len(left), like)
         self._transposed = _WeightedSums(rows, results, weights, 2 * points, like)
 
         grid_times = self.start + step * torch.arange(points, dtype=torch.float64)
@@ -95,10 +96,6 @@ class HermiteGrid:
     def interpolate(self, values: Tensor, slopes: Tensor) -> Tensor:
         """Interpolate values and slopes [K + 1, ..., C] on the grid: [N, ..., C] at the requested times."""
         return self.interpolate_joined(torch.cat([values, slopes]))
-
-    def interpolate_joined(self, both: Tensor) -> Tensor:
-        """Interpolate the grid's values followed by its slopes, [2 (K + 1), ..., C], to [N, ..., C]."""
-        return self._forward(both)
 
     def transpose(self, grad: Tensor) -> Tensor:
         """Pull a gradient [N, ..., C] back to values and slopes, [2, K + 1, ..., C]."""

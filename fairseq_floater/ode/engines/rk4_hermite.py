@@ -1,7 +1,7 @@
 """Solve by classic Runge-Kutta 4 on a uniform grid, interpolated onto any times (`hermite.py`).
 
 For an arbitrary right-hand side, autograd differentiates the steps. For :class:`PositionDynamics`
-`_TwoLayerFlow` writes out the same discrete gradient: it keeps only the grid values, recomputes the
+`TwoLayerFlow` writes out the same discrete gradient: it keeps only the grid values, recomputes the
 stages of many steps at once, and forms the gradients of the weights by large products, once a chunk
 of steps instead of once a step.
 """
@@ -70,16 +70,11 @@ def solve_rk4_hermite(
     grid = HermiteGrid.kept(times, step, p0)
     record.add(4 * grid.num_steps + 1)
     if isinstance(dynamics, PositionDynamics):
-        return solve_two_layers(p0, grid, *dynamics.coefficients())
+        return TwoLayerFlow.apply(p0, grid, *dynamics.coefficients())
     return grid.interpolate(*integrate_on_grid(dynamics, p0, grid))
 
 
-def solve_two_layers(p0: Tensor, grid: HermiteGrid, *coefficients: Tensor) -> Tensor:
-    """Solve for the coefficients of a :class:`PositionDynamics`, with the written-out gradient."""
-    return _TwoLayerFlow.apply(p0, grid, *coefficients)
-
-
-class _TwoLayerFlow(torch.autograd.Function):
+class TwoLayerFlow(torch.autograd.Function):
     """Solve for h = relu(p W1' + c1(t)) W2' + c2(t), c(t) = t * time + bias, rows [R, C]."""
 
     @staticmethod

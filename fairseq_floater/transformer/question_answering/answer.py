@@ -49,7 +49,7 @@ def answer_questions(model: Any, task: Any, split: str, max_tokens: int = 8192) 
         passage, span = question.passage, best[number]
         texts[question.id] = text_of(passage.text, passage.starts, passage.ends, span)
         no_answer[question.id] = torch.tensor(-span.answerable).double().sigmoid().item()
-    return Answers(texts, no_answer if task.second else None)
+    return Answers(texts, no_answer if task.is_v2 else None)
 
 
 @torch.no_grad()

@@ -30,7 +30,7 @@ class QuestionAnsweringCriterion(FairseqCriterion):
 
     def __init__(self, task: Any) -> None:
         super().__init__(task)
-        self.second, self.longest = task.second, task.cfg.answer_tokens
+        self.is_v2, self.longest = task.is_v2, task.cfg.answer_tokens
 
     def forward(
         self, model: Any, sample: dict[str, Any], reduce: bool = True
@@ -42,7 +42,7 @@ class QuestionAnsweringCriterion(FairseqCriterion):
         has_answer = sample["answers"][:, 0, 0] >= 0
         spans = span_loss(logits, sample["inside"], sample["target"])
         loss, log = spans, {}
-        if self.second:
+        if self.is_v2:
             answerable_loss = F.binary_cross_entropy_with_logits(
                 answerable, has_answer.float(), reduction="sum"
             )
@@ -62,7 +62,7 @@ class QuestionAnsweringCriterion(FairseqCriterion):
         _, span = best_spans(logits[..., 0], logits[..., 1], sample["inside"], self.longest)
         exact, f1 = overlap(span, sample["answers"])
         counted = has_answer
-        if self.second:
+        if self.is_v2:
             counted = torch.ones_like(has_answer)
             predicted = answerable > 0
             exact, f1 = (

@@ -45,11 +45,11 @@ class QuestionAnsweringConfig(FairseqDataclass):
 
 @register_task(TASK, dataclass=QuestionAnsweringConfig)
 class QuestionAnsweringTask(FairseqTask):
-    """Read prepared SQuAD; ``second`` says whether it is 2.0, whose questions may have no answer."""
+    """Read prepared SQuAD; ``is_v2``: it is version 2.0, whose questions may have no answer."""
 
-    def __init__(self, cfg: Any, dictionary: Dictionary, second: bool) -> None:
+    def __init__(self, cfg: Any, dictionary: Dictionary, is_v2: bool) -> None:
         super().__init__(cfg)
-        self.dictionary, self.second = dictionary, second
+        self.dictionary, self.is_v2 = dictionary, is_v2
         self.sizes = _sizes(cfg)
 
     @classmethod
