@@ -119,7 +119,7 @@ def grouped_bars(
     axes.set_axisbelow(True)
 
 
-def rows_of_bars(axes: Any, rows: Sequence[str], series: dict[str, dict[str, Bar]]) -> None:
+def rows_of_dots(axes: Any, rows: Sequence[str], series: dict[str, dict[str, Bar]]) -> None:
     """Draw each row as a line with the dot, interval and seeds of each series; the first row is on top.
 
     ``rows`` are the names shown at the left. ``series`` holds bars by row; a series may lack some rows.

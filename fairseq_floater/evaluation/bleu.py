@@ -161,14 +161,12 @@ def score(
     )
     exact = exact_matches(hypotheses, references) if exact_match else None
     tokenised = split = None
-    has_moses = version_of("sacremoses") is not None
-    moses = compound_split or (not UNSPACED.fullmatch(language) and has_moses)
-    if moses:
+    if compound_split or (version_of("sacremoses") and not UNSPACED.fullmatch(language)):
         tokens = [moses_tokens(lines, language) for lines in (hypotheses, references)]
         tokenised = _moses_bleu("BLEU, tokenised", tokens, language, labels, "no")
-    if moses and language == "de":
-        parts = [split_compounds(lines) for lines in tokens]
-        split = _moses_bleu("BLEU, compounds split", parts, language, labels, "yes")
+        if language == "de":
+            parts = [split_compounds(lines) for lines in tokens]
+            split = _moses_bleu("BLEU, compounds split", parts, language, labels, "yes")
     return ScoreReport(
         Metric.from_score("BLEU", bleu, bleu_score, labels),
         Metric.from_score("chrF2", chrf, chrf_score, labels),

@@ -94,7 +94,7 @@ def saving(folder: Path, seed: int) -> list[str]:
 
 
 def without_overridden(system: System, options: dict[str, Any]) -> dict[str, Any]:
-    """Return ``options`` without those that the system's own options replace.
+    """Return ``options`` without those that the system's options replace.
 
     Raises:
         UsageError: the system has an option that only the protocol may set.

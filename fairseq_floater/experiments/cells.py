@@ -62,9 +62,9 @@ def select(cells: Sequence[Cell], patterns: str) -> list[Cell]:
 
 
 class Outcome(NamedTuple):
-    """The titles of the cells that failed, and of those that other processes are running."""
+    """Why cells failed, by title, and the titles of those that other processes are running."""
 
-    failed: list[str]
+    failed: dict[str, str]
     busy: list[str]
 
 
@@ -74,19 +74,17 @@ def run_cells(
     jobs: int = 1,
     *,
     stop_early: bool = False,
-    reasons: list[str] | None = None,
 ) -> Outcome:
     """Run cells side by side, print why a cell fails, and skip cells that other processes are running.
 
     Args:
         jobs: number of cells at a time; 1 in a dry run.
         stop_early: start no further run after one failed or was skipped.
-        reasons: a list that gets a sentence for each cell that fails.
 
     Raises:
         StoppedError: this process was told to stop.
     """
-    outcome = Outcome([], [])
+    outcome = Outcome({}, [])
 
     def run(cell: Cell) -> None:
         launcher.check_stopped()
@@ -102,9 +100,7 @@ def run_cells(
             outcome.busy.append(cell.title)
         except (UserError, OSError) as error:
             launcher.say(f"{cell.name}: {sentence(error)}")
-            outcome.failed.append(cell.title)
-            if reasons is not None:
-                reasons.append(f"{cell.title}: {sentence(error)}")
+            outcome.failed[cell.title] = sentence(error)
 
     side_by_side = 1 if launcher.dry_run else jobs
     with ThreadPoolExecutor(side_by_side, initializer=launcher.begin_job) as pool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -144,66 +143,63 @@ def read_config(path: Path) -> Config:
     Raises:
         ConfigError: unreadable file; unknown, missing or repeated keys; values of the wrong kind.
     """
-    config = read_sections(path, Config, nested=("data", "budget", "compare", "s2l"))
-    _check(path, config)
-    return config
+    return read_sections(path, Config, ("data", "budget", "compare", "s2l"), _check)
 
 
-def _check(path: Path, config: Config) -> None:
-    check = partial(require, path)
+def _check(config: Config) -> None:
     data, budget, languages = config.data, config.budget, config.languages
     for side, language in vars(languages).items():
         rule = "a code such as de (in quotes if YAML reads it as another type)"
         fits = LANGUAGE.fullmatch(language) and language not in ("True", "False")  # YAML's `no`
-        check(fits, f"languages: {side}", rule, language)
+        require(fits, f"languages: {side}", rule, language)
     needed = {"shape": ["arch"], "optimisation": ["lr"], "generation": ["beam", "lenpen"]}
     for section, keys in needed.items():
         options = getattr(config, section)
-        check_missing(path, [f"{section}.{key}" for key in keys if options.get(key) is None])
-    check_one_of(path, "shape: arch", config.shape["arch"], ARCHITECTURES.values())
-    check_one_of(path, "data: bpe", data.bpe or SUBWORDS[0], SUBWORDS)
+        check_missing([f"{section}.{key}" for key in keys if options.get(key) is None])
+    check_one_of("shape: arch", config.shape["arch"], ARCHITECTURES.values())
+    check_one_of("data: bpe", data.bpe or SUBWORDS[0], SUBWORDS)
     if data.normalization is not None:
-        check_one_of(path, "data: normalization", data.normalization, NORMALIZATIONS)
+        check_one_of("data: normalization", data.normalization, NORMALIZATIONS)
     left_out: tuple[str, ...] = ()
     if data.subwords is not None:
-        check_one_of(path, "data: subwords", data.subwords, [WORDS])
+        check_one_of("data: subwords", data.subwords, [WORDS])
         left_out = "vocab", "bpe", "wmt14", "spm_model", "normalization"
     elif data.spm_model is not None:
         left_out = "vocab", "bpe", "wmt14", "normalization"
     else:
-        check_missing(path, ["data.vocab"] if data.vocab is None else [])
+        check_missing(["data.vocab"] if data.vocab is None else [])
     rule = "left out with `subwords` or `spm-model` (null removes what `extends` sets)"
     for key in left_out:
         given = getattr(data, key)
-        check(given is None, key_name(f"data.{key}"), rule, given)
-    check(data.tests, "data: tests", "at least one test set", data.tests)
+        require(given is None, key_name(f"data.{key}"), rule, given)
+    require(data.tests, "data: tests", "at least one test set", data.tests)
     if data.wmt14 is not None:
-        check_one_of(path, "data: wmt14", data.wmt14, RECIPES)
+        check_one_of("data: wmt14", data.wmt14, RECIPES)
         pair = f"{languages.source}-{languages.target}"
-        check(data.wmt14 == pair, "data: wmt14", f"{pair}, as `languages`", data.wmt14)
+        require(data.wmt14 == pair, "data: wmt14", f"{pair}, as `languages`", data.wmt14)
     trainings = {f"budget: {s}": budget.of(s) or {} for s in ("donor", "finetune", "scratch")}
     for section, options in trainings.items():
         unit = options.get("average-of", AVERAGE_OF[0])
-        check_one_of(path, f"{section}: average-of", unit, AVERAGE_OF)
-    check_budget(path, budget)
-    check(budget.average > 0, "budget: average", "a positive whole number", budget.average)
+        check_one_of(f"{section}: average-of", unit, AVERAGE_OF)
+    check_budget(budget)
+    require(budget.average > 0, "budget: average", "a positive whole number", budget.average)
     beam = config.generation["beam"]
-    check(isinstance(beam, int) and beam > 0, "generation: beam", "a whole number above 0", beam)
-    check_rate(path, "optimisation: lr", config.optimisation["lr"])
+    require(isinstance(beam, int) and beam > 0, "generation: beam", "a whole number above 0", beam)
+    check_rate("optimisation: lr", config.optimisation["lr"])
     for section, options in {"optimisation": config.optimisation, **trainings}.items():
         for key, setter in SET_BY.items():
             rule = f"left out, since {setter} sets it"
-            check(key not in options, f"{section}: {key}", rule, options.get(key))
+            require(key not in options, f"{section}: {key}", rule, options.get(key))
     if config.s2l is not None:
         bpe = data.segmentation
-        check(bpe in (SUBWORDS[0], WORDS), "data: bpe", "sentencepiece for `s2l`", bpe)
-        _check_systems(path, "s2l", config.s2l)
+        require(bpe in (SUBWORDS[0], WORDS), "data: bpe", "sentencepiece for `s2l`", bpe)
+        _check_systems("s2l", config.s2l)
     if config.compare is not None:
-        _check_systems(path, "compare", config.compare)
+        _check_systems("compare", config.compare)
 
 
-def _check_systems(path: Path, name: str, section: Comparison) -> None:
-    where = f"{path}: `{name}: systems`"
+def _check_systems(name: str, section: Comparison) -> None:
+    where = f"`{name}: systems`"
     if not section.systems or not all(map(_is_system, section.systems)):
         raise ConfigError(
             f"{where} must list one line of options for each system, or `options` and `label`."
@@ -218,7 +214,7 @@ def _check_systems(path: Path, name: str, section: Comparison) -> None:
     if double := next((label for label in labels if labels.count(label) > 1), None):
         raise ConfigError(f"{where} has two labelled {double}; give one a `label`.")
     if section.baseline is not None:
-        check_one_of(path, f"{name}: baseline", section.baseline, names)
+        check_one_of(f"{name}: baseline", section.baseline, names)
 
 
 def _is_system(value: Any) -> bool:

@@ -134,7 +134,7 @@ def visible_gpus() -> list[str]:
 
 
 def use_gpus(machines: Machines, *, dry_run: bool = False) -> list[dict[str, str]]:
-    """Return the environment variables of each run that fits on this machine; they show it its own GPUs.
+    """Return the environment variables of each run that fits on this machine; a run sees only its GPUs.
 
     fairseq uses every GPU that it sees, and starts a process for each even with --cpu. An update would
     then have other tokens than recorded. A dry run hides none.

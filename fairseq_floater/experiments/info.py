@@ -141,7 +141,7 @@ def collect(arch: str = "floater_transformer", blocks: str = INPUT_BLOCK) -> Inf
 def added_parameters(arch: str, encoder: str, blocks: str, **options: Any) -> dict[str, int]:
     """Count the parameters that a position encoder adds to ``arch``, by state-dict name.
 
-    Only the encoder's modules are built. ``options`` are its own and the shared ones, by ``dest``.
+    Only the encoder's modules are built. ``options`` are the encoder's and the shared ones, by ``dest``.
     """
     counts: dict[str, int] = {}
     for stack, attribute, built in _attached(arch, encoder, blocks, options):

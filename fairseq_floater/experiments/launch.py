@@ -67,8 +67,11 @@ class Launcher:
         self.environment = {
             **os.environ,
             # The scripts that are called use this Python, and do not check its setup again.
-            **{"FLOATER_PYTHON": sys.executable, "FLOATER_SET_UP": sys.executable},
-            **{"FLOATER_SAVE_ON_SIGTERM": "1", **(environment or {}), **job_environments[0]},
+            "FLOATER_PYTHON": sys.executable,
+            "FLOATER_SET_UP": sys.executable,
+            "FLOATER_SAVE_ON_SIGTERM": "1",
+            **(environment or {}),
+            **job_environments[0],
         }
         if folder := self.environment.get("FLOATER_USER_DIR"):
             self.environment["FLOATER_USER_DIR"] = str(Path(folder).absolute())
@@ -156,14 +159,15 @@ class Launcher:
             finally:
                 self._children.discard(child)
         self.check_stopped()
-        if code != 0 and log is None:
-            raise CommandError(f"{name or command[0]}: the command failed: {shlex.join(command)}.")
-        if code != 0 and log is not None:
-            for text in _read(log, begin)[0][-_LAST_LINES:]:
-                print(text, file=sys.stderr)
-            fault = _disk_fault(log)
-            reason = f": {fault}" if fault else f"; see the end of {log}"
-            raise CommandError(f"{name or command[0]}: the command failed{reason}.")
+        if code == 0:
+            return
+        failure = f"{name or command[0]}: the command failed"
+        if log is None:
+            raise CommandError(f"{failure}: {shlex.join(command)}.")
+        for text in _read(log, begin)[0][-_LAST_LINES:]:
+            print(text, file=sys.stderr)
+        fault = _disk_fault(log)
+        raise CommandError(f"{failure}: {fault}." if fault else f"{failure}; see the end of {log}.")
 
     def show(self, argv: Sequence[Any], table: Path, log: Path | None = None) -> None:
         """Run a command that prints a table, and keep the table; in a dry run print the command."""

@@ -88,7 +88,7 @@ def find_gpus() -> list[Gpu]:
 
 def gpu_check(gpus: Sequence[Gpu], processes: int | None) -> Check:
     """Check which GPUs torch sees; 0 ``processes`` train on the CPU."""
-    kinds = Counter(f"{gpu.name} ({in_bytes(gpu.memory)})" for gpu in gpus)
+    kinds = Counter(f"{gpu.name} ({size_text(gpu.memory)})" for gpu in gpus)
     seen = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
     seen = seen or f"none seen by torch {torch.__version__}"
     advice = "Training runs on the CPU; WMT14's base model needs GPUs."
@@ -99,8 +99,8 @@ def gpu_check(gpus: Sequence[Gpu], processes: int | None) -> Check:
 
 def memory_check(needed: int) -> Check:
     available = available_memory()
-    seen, advice = f"{in_bytes(available)} available", "Free memory, or use a machine with more."
-    return judged(available >= needed, "memory", seen, f"about {in_bytes(needed)}", advice)
+    seen, advice = f"{size_text(available)} available", "Free memory, or use a machine with more."
+    return judged(available >= needed, "memory", seen, f"about {size_text(needed)}", advice)
 
 
 def available_memory(root: Path = Path("/")) -> int:
@@ -119,5 +119,5 @@ def available_memory(root: Path = Path("/")) -> int:
     return min(limits)
 
 
-def in_bytes(size: int) -> str:
+def size_text(size: int) -> str:
     return f"{size / GB:,.1f} GB" if size >= GB else f"{size / 10**6:,.1f} MB"

@@ -32,10 +32,10 @@ from fairseq_floater.experiments.machine_checks import (
     command_check,
     find_gpus,
     gpu_check,
-    in_bytes,
     judged,
     memory_check,
     package_check,
+    size_text,
 )
 from fairseq_floater.experiments.model_options import parse_training
 from fairseq_floater.experiments.run_folder import RunFolder
@@ -135,7 +135,7 @@ def _add_experiment(
     vocab = experiment.config.data.vocab
     tokens = "without word embeddings" if vocab is None else f"{vocab} subwords"
     made_of = f"{experiment.arch(System(PLAIN))}, {tokens}"
-    model = f"{parameters:,} parameters ({made_of}), {in_bytes(checkpoint)} a checkpoint"
+    model = f"{parameters:,} parameters ({made_of}), {size_text(checkpoint)} a checkpoint"
     result.checks += [
         Check(OK, "model", model),
         of_data,
@@ -153,12 +153,12 @@ def _add_experiment(
 
 def gpu_memory_check(gpus: Sequence[Gpu], parameters: int) -> Check:
     smallest, needed = min(gpu.memory for gpu in gpus), TRAINING * parameters
-    seen = f"{in_bytes(smallest)} on the smallest"
+    seen = f"{size_text(smallest)} on the smallest"
     if smallest < needed:
         advice = "Take GPUs with more memory, or a smaller `shape`."
-        return Check(MISSING, "GPU memory", seen, in_bytes(needed), advice)
+        return Check(MISSING, "GPU memory", seen, size_text(needed), advice)
     advice = "Batches (`budget: max-tokens`) need more memory."
-    return Check(NOTE, "GPU memory", seen, f"{in_bytes(needed)} for the model", advice)
+    return Check(NOTE, "GPU memory", seen, f"{size_text(needed)} for the model", advice)
 
 
 def count_parameters(experiment: Experiment, options: argparse.Namespace) -> int:
@@ -215,9 +215,9 @@ def disk_check(work: Path, needs: dict[str, int], kept: dict[str, int | None]) -
         "system": f"{kept['finetune'] or 1} of every system",
         "data": "data",
     }
-    parts = [f"{labels[name]} {in_bytes(size)}" for name, size in needs.items() if size]
-    seen = f"{in_bytes(free)} free at {existing.resolve()}"
-    needed = f"about {in_bytes(total)} for one system ({', '.join(parts)})"
+    parts = [f"{labels[name]} {size_text(size)}" for name, size in needs.items() if size]
+    seen = f"{size_text(free)} free at {existing.resolve()}"
+    needed = f"about {size_text(total)} for one system ({', '.join(parts)})"
     if free < total:
         advice = "Free disk space, keep fewer checkpoints, or pass another --work."
         return Check(MISSING, "disk", seen, needed, advice)

@@ -43,7 +43,7 @@ def total_updates(arguments: Sequence[str], an_epoch: int) -> int | None:
 class Screen:
     """Print messages to stderr and count the finished systems; ``left`` returns the time left in words."""
 
-    def __init__(self, systems: int = 1, left: Callable[[], str] = str):
+    def __init__(self, systems: int = 1, left: Callable[[], str] = lambda: ""):
         self.systems, self.left = systems, left
         self.live = sys.stderr.isatty()
         self._lock = threading.Lock()

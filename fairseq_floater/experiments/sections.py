@@ -7,7 +7,7 @@ options of fairseq.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -29,13 +29,19 @@ class ConfigError(UsageError):
     """A configuration that does not make sense; the message names file, key, rule and value."""
 
 
-def read_sections(path: Path, kind: type[_Sections], nested: Collection[str]) -> _Sections:
+def read_sections(
+    path: Path,
+    kind: type[_Sections],
+    nested: Collection[str],
+    check: Callable[[_Sections], None],
+) -> _Sections:
     """Read a configuration whose top level is ``kind``, a dataclass of sections and a ``seed``.
 
     Args:
         path: the YAML file.
         kind: the dataclass.
         nested: the sections that are dataclasses themselves; the others hold options of fairseq.
+        check: raises ConfigError for a rule that types cannot express; this adds the file's name.
 
     Raises:
         ConfigError: unreadable file; unknown, missing or repeated keys; values of the wrong kind.
@@ -50,8 +56,13 @@ def read_sections(path: Path, kind: type[_Sections], nested: Collection[str]) ->
     except (OmegaConfBaseException, ValueError) as error:
         key = _where(getattr(error, "full_key", ""))
         raise ConfigError(f"{path}: {key} has the wrong type: {first_line(error)}.") from None
-    check_missing(path, OmegaConf.missing_keys(merged))
-    return cast(_Sections, OmegaConf.to_object(merged))
+    try:
+        check_missing(OmegaConf.missing_keys(merged))
+        sections = cast(_Sections, OmegaConf.to_object(merged))
+        check(sections)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return sections
 
 
 def _load(path: Path, kind: type) -> dict[str, Any]:
@@ -77,10 +88,12 @@ def read_yaml(path: Path) -> DictConfig | ListConfig:
     except Exception as error:  # PyYAML and what it calls may raise anything
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(f"{path} cannot be read as YAML: {reason}.") from None
-    data = loaded.get("data") if isinstance(loaded, DictConfig) else None
+    if not isinstance(loaded, DictConfig):
+        return loaded
+    data = loaded.get("data")
     if isinstance(data, DictConfig) and isinstance(model := data.get("spm-model"), str):
         data["spm-model"] = str(path.parent / model)  # another folder's file may extend this one
-    if isinstance(loaded, DictConfig) and (extended := loaded.pop("extends", None)):
+    if extended := loaded.pop("extends", None):
         base = path.parent / str(extended)
         if not base.exists():
             raise ConfigError(f"{path} extends {base.absolute()}, which does not exist.")
@@ -119,29 +132,29 @@ def _unknown_key(error: ConfigKeyError) -> str:
 # Checks of rules that types cannot express; each raises ConfigError.
 
 
-def check_missing(path: Path, missing: Iterable[str]) -> None:
+def check_missing(missing: Iterable[str]) -> None:
     """Refuse a file that lacks keys, such as ``budget.max_tokens`` or ``tasks.rte.lr``."""
     for section, _, key in sorted(name.rpartition(".") for name in missing):
-        raise ConfigError(f"{path}: {_where(section)} has no `{key_name(key)}`.")
+        raise ConfigError(f"{_where(section)} has no `{key_name(key)}`.")
 
 
-def require(path: Path, holds: object, key: str, rule: str, value: object) -> None:
+def require(holds: object, key: str, rule: str, value: object) -> None:
     """Refuse ``value`` of ``key`` unless ``holds``; ``rule`` completes "must be"."""
     if not holds:
-        raise ConfigError(f"{path}: `{key}` must be {rule}, but is {shown(value)} instead.")
+        raise ConfigError(f"`{key}` must be {rule}, but is {shown(value)} instead.")
 
 
-def check_rate(path: Path, key: str, rate: object) -> None:
+def check_rate(key: str, rate: object) -> None:
     """Refuse a learning rate that is not a number above 0."""
-    require(path, isinstance(rate, (int, float)) and rate > 0, key, "a number above 0", rate)
+    require(isinstance(rate, (int, float)) and rate > 0, key, "a number above 0", rate)
 
 
-def check_one_of(path: Path, key: str, value: object, known: Iterable[object]) -> None:
+def check_one_of(key: str, value: object, known: Iterable[object]) -> None:
     known = [*dict.fromkeys(known)]
-    require(path, value in known, key, f"one of {', '.join(map(str, known))}", value)
+    require(value in known, key, f"one of {', '.join(map(str, known))}", value)
 
 
-def check_budget(path: Path, budget: Any) -> None:
+def check_budget(budget: Any) -> None:
     for key in ("max_tokens", "tokens_per_update"):
         number = getattr(budget, key)
-        require(path, number > 0, f"budget: {key_name(key)}", "a positive whole number", number)
+        require(number > 0, f"budget: {key_name(key)}", "a positive whole number", number)

@@ -250,9 +250,9 @@ class Experiment(ConfiguredExperiment):
         return self.config.s2l
 
 
-def _options_of(section: Any, *other: str) -> dict[str, Any]:
-    """Return the keys of a section, except ``other``, as options of a verb of `floater`."""
-    return dashed({name: value for name, value in vars(section).items() if name not in other})
+def _options_of(section: Any, *excluded: str) -> dict[str, Any]:
+    """Return the keys of a section, except ``excluded``, as options of a verb of `floater`."""
+    return dashed({name: value for name, value in vars(section).items() if name not in excluded})
 
 
 # The method of each stage; `floater args` looks it up.

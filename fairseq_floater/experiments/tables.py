@@ -41,15 +41,14 @@ class Table(ABC):
     ):
         self.args, self.work, self.name = args, args.work, name
         self.cells, self.shared, self.jobs = cells, shared, jobs
-        only_shows = args.list or args.status or args.table
-        gpus = None
-        if not only_shows:
+        gpus: list[dict[str, str]] = [{}]
+        if not (args.list or args.status or args.table):
             gpus = use_gpus(machines or machines_from_args(args), dry_run=args.dry_run)
         self.launcher = Launcher(
             dry_run=args.dry_run,
             screen=Screen(len(cells), self.left),
             environment=environment,
-            job_environments=gpus or [{}],
+            job_environments=gpus,
         )
 
     def act(self) -> None:
@@ -77,27 +76,26 @@ class Table(ABC):
         """Return why no table can be made yet; empty if one can."""
 
     def run(self) -> None:
-        """Run the cells, except those that other processes are running; others go on if one fails.
+        """Run the cells, except those that other processes are running. If one fails, the rest still run.
 
         Raises:
             UserError: a cell failed.
         """
-        reasons: list[str] = []
-        outcome = run_cells(self.cells, self.launcher, self.jobs, reasons=reasons)
+        outcome = run_cells(self.cells, self.launcher, self.jobs)
         if outcome.busy:
             names = ", ".join(outcome.busy)
             self.launcher.say(f"Skipped, because other processes are running them: {names}")
-        names = ", ".join(outcome.failed)
-        failure = f"Failed: {names} (the same command with --status says why)."
-        failure = " ".join([failure, *reasons[:1]])  # the others are often the same
+        if not outcome.failed:
+            self.print()
+            return
+        failure = f"Failed: {', '.join(outcome.failed)} (the same command with --status says why)."
+        title, reason = next(iter(outcome.failed.items()))  # the others are often the same
+        failure += f" {title}: {reason}"
         try:
             self.print()
         except (UserError, OSError) as error:
-            if not names:
-                raise
-            raise UserError(f"{failure} {sentence(error)}") from None
-        if names:
-            raise UserError(failure)
+            failure += f" {sentence(error)}"
+        raise UserError(failure)
 
     def status(self) -> str:
         return f"{status_text([*self.shared, *self.cells])}\n{self.left()}".rstrip()

@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the comparison of each task, then show the published numbers. Others go on if one fails.
+    """Run the comparison of each task, then show the published numbers. If one fails, the rest still run.
 
     Raises:
         UserError: runs of a task failed.

@@ -38,7 +38,7 @@ class Variant:
         return bool(self.spec)
 
     def suits(self, system: System, separator: str | None = None) -> bool:
-        """Return whether a model of ``system`` takes this variant; fairseq's own has no position options.
+        """Return whether a model of ``system`` takes this variant; fairseq's model has no position options.
 
         ``separator`` is the configuration's.
         """

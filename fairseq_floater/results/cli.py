@@ -104,7 +104,9 @@ def _table(results: str, *, figure: str | None, paper: bool, test: str | None) -
     except ReportError:
         if understanding is None:
             raise
-    return Joined(parts + [understanding] if understanding else parts)
+    if understanding is not None:
+        parts.append(understanding)
+    return Joined(parts)
 
 
 def _translation(tables: Any, results: str, figure: str | None) -> list[Any]:

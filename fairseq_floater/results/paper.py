@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from fairseq_floater.errors import ReportError
 from fairseq_floater.experiments.paper_numbers import COLUMNS, SIZES, TABLE_2, TABLE_6
+from fairseq_floater.experiments.run_folder import RunFolder
 from fairseq_floater.position_encoders.registry import DEFAULT_TARGETS
 from fairseq_floater.records import RECORD, markdown_table
-from fairseq_floater.results.runs import Run, check_experiment, read_run, read_settings
+from fairseq_floater.results.runs import Run, check_experiment, read_run
 
 # If a run has several test sets, the first of these is the paper's.
 TEST_NAMES = ("newstest2014", "test")
@@ -222,7 +223,7 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
         for name in (RECORD, "average.json")
         for path in folder.glob("*/" * depth + name)
     }
-    # A donor has a record too, but no settings of its own.
+    # A donor has a record too, but without settings.
     paths = {p for p in paths if (p / "average.json").exists() or _is_translation(p)}
     if not paths:
         raise ReportError(f"{folder} holds no run with results (a folder with average.json).")
@@ -236,7 +237,7 @@ def collect_paper_tables(folder: str | os.PathLike[str], *, test: str | None = N
 
 
 def _is_translation(folder: Path) -> bool:
-    settings = read_settings(folder)
+    settings = RunFolder(folder).read()["settings"]
     return bool(settings) and "experiment" not in settings
 
 

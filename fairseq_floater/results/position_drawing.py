@@ -33,18 +33,19 @@ _PAST = {"color": "#e4e4e4", "zorder": 0, "linewidth": 0}
 
 
 def draw(
-    tables: Sequence[PositionTable],
+    positions: Sequence[PositionTable | Term],
     output: str,
     *,
     heading: Sequence[str],
     signature: str,
-    terms: Sequence[Term] = (),
 ) -> None:
     """Draw four panels per table and two per term into ``output``, with ``signature`` at the bottom."""
+    tables = [table for table in positions if isinstance(table, PositionTable)]
+    terms = [term for term in positions if isinstance(term, Term)]
     lines = [*heading]
-    if any(table.has_past for table in tables) or any(term.has_past for term in terms):
+    if any(one.has_past for one in positions):
         lines.insert(1, f"black line: T; {'dashed, ' * bool(tables)}on grey: past it")
-    number = len(tables) + len(terms)
+    number = len(positions)
     height = 0.9 + 0.15 * len(lines) + 1.85 * number + 0.35 * len(terms)
     fonts = {"font.size": 8, "axes.titlesize": 9, "figure.titlesize": 9}
     with empty_figure(output, (10.0, height), dpi=200, settings=fonts) as canvas:

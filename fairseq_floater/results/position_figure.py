@@ -113,17 +113,20 @@ def plot_models(
 ) -> PositionFigure | PanelFigure:
     """Draw one checkpoint as :func:`plot_positions`, or one table of each of several side by side.
 
-    That table is the model's own if it has one whose rows differ, else the one of fairseq's base.
+    It is a table of the encoder whose rows differ, if the model has one, else that of fairseq's base.
 
     Raises:
         CheckpointError: one of several checkpoints has no position table.
     """
     if len(checkpoint) == 1:
         return plot_positions(checkpoint[0], output, **options)
+    checked_format(output)
     figures, panels = [], []
     for path in checkpoint:
-        figure, tables, _ = _read_for(output, path, options)
+        positions, figure = read_positions(path, **options)
+        figure.output = output
         figures.append(figure)
+        tables = [table for table in positions if isinstance(table, PositionTable)]
         if not tables:
             raise CheckpointError(f"{path} has no position table for a panel: {figure.model}.")
         of_encoder = [t for t in tables if t.stream != BASE and bool(t.rows.diff(dim=0).any())]
@@ -137,20 +140,12 @@ def plot_positions(
     checkpoint: str | os.PathLike[str], output: str | os.PathLike[str], **options: Any
 ) -> PositionFigure:
     """Draw what :func:`read_positions` reads, which takes the options, into ``output`` (png, svg or pdf)."""
-    figure, tables, terms = _read_for(output, checkpoint, options)
-    heading = [figure.title, *figure.notes]
-    draw(tables, figure.output, heading=heading, signature=figure.signature, terms=terms)
-    return figure
-
-
-def _read_for(
-    output: str | os.PathLike[str], checkpoint: str | os.PathLike[str], options: dict[str, Any]
-) -> tuple[PositionFigure, list[PositionTable], list[Term]]:
     checked_format(output)
     positions, figure = read_positions(checkpoint, **options)
     figure.output = str(output)
-    tables = [table for table in positions if isinstance(table, PositionTable)]
-    return figure, tables, [term for term in positions if isinstance(term, Term)]
+    heading = [figure.title, *figure.notes]
+    draw(positions, figure.output, heading=heading, signature=figure.signature)
+    return figure
 
 
 def read_positions(

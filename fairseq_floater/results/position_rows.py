@@ -89,8 +89,8 @@ class PositionTable(BlockStream):
             near, cosine = steps[part], cosines[part]
             if not len(near):
                 return None
-            nearest = {"distance": float(near.min()), "cosine": float(cosine.max())}
-            return {**nearest, "median_distance": float(near.median())}
+            extremes = {"distance": float(near.min()), "cosine": float(cosine.max())}
+            return {**extremes, "median_distance": float(near.median())}
 
         return {
             **self.location(),
@@ -109,12 +109,14 @@ def trained_lengths(
     For RoBERTas and language models it is the length of their samples.
     """
     lengths: dict[str, int | None] = {"source": given, "target": given}
+    if given is not None:
+        return lengths
     family, sample = family_of(architecture(args)), task_options_of(state).get("tokens_per_sample")
-    if given is None and family is ROBERTA:
+    if family is ROBERTA:
         return {"source": sample or args.max_positions}
-    if given is None and family is LANGUAGE_MODEL:
+    if family is LANGUAGE_MODEL:
         return {"target": sample}
-    if given is not None or data is None:
+    if data is None:
         return lengths
     complete_languages(args, state, data)
     for side, stack in zip(lengths, STACKS):

@@ -21,6 +21,8 @@ _SCORES = {
     "chrf": {"score": NUMBER},
     "length_ratio": NUMBER,
 }
+# Settings that older runs did not record, with the only value that each could have.
+_UNRECORDED = {"position_target": "None", "scratch": "no", "base": "yes", "options": ""}
 
 
 @dataclass
@@ -100,22 +102,12 @@ def read_run(folder: Path, name: str) -> Run:
     average, before = (folder / file for file in ("average.json", "before.json"))
     return Run(
         name,
-        read_settings(folder),
+        record["settings"] and {**_UNRECORDED, **record["settings"]},
         scores,
         read_json(average, {"position_parameters": int}) if average.exists() else {},
         read_json(before, {"loss": NUMBER}) if before.exists() else None,
         record.get("signature"),
     )
-
-
-def read_settings(folder: Path) -> dict[str, str]:
-    """Return the settings of a run's record; empty if it has none (a donor's folder, say).
-
-    A key that older runs did not write gets the only value that it could have then.
-    """
-    settings = RunFolder(folder).read()["settings"]
-    usual = {"position_target": "None", "scratch": "no", "base": "yes", "options": ""}
-    return {**usual, **settings} if settings else {}
 
 
 def confidence_interval(metric: dict[str, Any]) -> tuple[float, float] | None:

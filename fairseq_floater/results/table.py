@@ -48,34 +48,35 @@ class Results:
             for test, score in run.scores.items()
         }
         labels = self.labels.values()
-        rows = [[label, *self._cells(run, len(names))] for run, label in zip(self.runs, labels)]
+        rows = [[label, *self._cells(run, exact)] for run, label in zip(self.runs, labels)]
         notes = ["", "BLEU with its 95 % bootstrap interval; length: hypothesis / reference."]
         systems = [
             f"{label}: {run.signature}" for run, label in zip(self.runs, labels) if run.signature
         ]
         return "\n".join([*markdown_table(heads, rows), *notes, *sorted(signatures), *systems])
 
-    def _cells(self, run: Run, names: int) -> list[str]:
+    def _cells(self, run: Run, exact: bool) -> list[str]:
         seconds = run.average.get("training_seconds")
         return [
-            *(c for test in self.tests for c in _score_cells(run.scores.get(test))[: names + 1]),
+            *(cell for t in self.tests for cell in _score_cells(run.scores.get(t), exact)),
             f"{run.average['position_parameters']:,}",
             "-" if seconds is None else f"{seconds:.0f}",
             "-" if run.before is None else f"{run.before['loss']:.3f}",
         ]
 
 
-def _score_cells(score: dict[str, Any] | None) -> list[str]:
+def _score_cells(score: dict[str, Any] | None, exact: bool) -> list[str]:
+    """Return BLEU, chrF and length, and the exact match if the table shows it."""
     if score is None:
-        return ["-", "-", "-", "-"]
-    bleu = score["bleu"]
-    interval, exact = confidence_interval(bleu), score.get("exact_match")
+        return ["-"] * (3 + exact)
+    bleu, share = score["bleu"], score.get("exact_match")
+    interval = confidence_interval(bleu)
     spread = f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else ""
     return [
         f"{bleu['score']:.2f}{spread}",
         f"{score['chrf']['score']:.1f}",
         f"{score['length_ratio']:.2f}",
-        f"{exact['score']:.3f}" if exact else "-",
+        *([f"{share['score']:.3f}" if share else "-"] if exact else []),
     ]
 
 

@@ -106,12 +106,12 @@ def cells(begun, error=None, numbers=range(4)):
 def test_side_by_side_nothing_begins_after_a_failure(capsys):
     begun = []
     outcome = run_cells(cells(begun, UserError("the reason")), Launcher(), stop_early=True)
-    assert outcome == (["system 1"], []) and begun == [0, 1]
+    assert outcome == ({"system 1": "the reason"}, []) and begun == [0, 1]
     assert "system 1: the reason" in capsys.readouterr().err
     with pytest.raises(StoppedError):
         run_cells(cells(begun, StoppedError(), range(2)), Launcher(), 2)
     begun.clear()
-    assert run_cells(cells(begun, BusyError()), Launcher(), 2) == ([], ["system 1"])
+    assert run_cells(cells(begun, BusyError()), Launcher(), 2) == ({}, ["system 1"])
     assert sorted(begun) == [0, 1, 2, 3]
 
 
@@ -126,7 +126,7 @@ def test_commands_of_each_job_have_its_variables(tmp_path):
     tasks = [
         Cell(n, Path(n), lambda of, n=n: SimpleNamespace(run=lambda: job(n, of))) for n in "ab"
     ]
-    assert run_cells(tasks, launcher, 2) == ([], [])
+    assert run_cells(tasks, launcher, 2) == ({}, [])
     assert {(tmp_path / n).read_text() for n in "ab"} == {"0\n", "1\n"}
     launcher.run(["printenv", "GPU"], output=tmp_path / "main")
     assert (tmp_path / "main").read_text() == "0\n"

@@ -12,7 +12,7 @@ from fairseq_floater.figures import (
     grouped_bars,
     legend,
     new_figure,
-    rows_of_bars,
+    rows_of_dots,
 )
 
 _MOST_BARS = 9  # systems whose bars can be told apart
@@ -72,7 +72,7 @@ def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
                 }
                 for variant in variants
             }
-            rows_of_bars(axes, rows, series)
+            rows_of_dots(axes, rows, series)
             axes.set_title(f"{name}\n{report.sentences[name]:,} sentences", fontsize=9)
             axes.set_xlabel(_TITLES[kind], fontsize=8)
         figure.supxlabel(f"{report.length}\n{report.signature}", fontsize=8)

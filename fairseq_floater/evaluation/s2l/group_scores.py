@@ -167,7 +167,7 @@ class ScoredSet:
             self.exact = self._by_system([_exact(of_run, theirs) for of_run in ours])
 
     def _by_system(self, counts: Sequence[Array]) -> dict[str, list[Array]]:
-        """Sum the counts of all runs, [M, K] each, over documents, and give each system its own."""
+        """Sum the counts of all runs, [M, K] each, over documents; return them by system."""
         of_runs = iter(counts)
         return {
             name: [self.test.summed(next(of_runs)) for _ in runs]
@@ -224,7 +224,7 @@ class ScoredSet:
         if self.report.length_limit is None or len(lengths) < len(runs):
             return None
         a, b = self.report.length_limit
-        # fairseq uses the limit of the batch's longest source, which is at least a sentence's own.
+        # fairseq uses the limit for the longest source of a batch, which is no lower than a sentence's.
         limits = a * (self.test.source_tokens[index] + 1) + b
         return float(np.mean([float(np.mean(of_run > limits)) for of_run in lengths]))
 
@@ -245,7 +245,7 @@ def _numbers(files: Sequence[FilePath]) -> list[str]:
 def _mean(
     runs: Sequence[Array], score: Score, resamples: int, seed: int, seeds: list[str]
 ) -> SeedMean:
-    """Return the mean over seeds with the central 95 % of its resamples, and each seed's own value."""
+    """Return the mean over seeds with the central 95 % of its resamples, and the value of each seed."""
     per_seed = [score(counts.sum(0)) for counts in runs]
     resampled, interval = statistics.bootstrap_scores(runs, score, resamples, seed), None
     if resamples:

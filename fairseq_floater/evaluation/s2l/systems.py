@@ -252,7 +252,8 @@ def _read_losses(path: FilePath, test: EvaluationSet) -> Array:
         rule = f"`{path}` must have a P line for each of {len(test)} sentences"
         raise scoring_error(rule, fault)
     _check_sources(file, test)
-    # Normalisation changes some lines, an unknown word its own; a translation differs in nearly all.
+    # Unknown words cannot be compared, and normalisation may change a few lines. A translation differs
+    # from the reference in nearly every line.
     known = [i for i in expected if "<unk>" not in repeated[i]]
     strange = [i for i in known if not same_text(repeated[i], test.references[i])]
     if len(strange) > len(known) / 2:

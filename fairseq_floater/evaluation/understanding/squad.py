@@ -48,8 +48,7 @@ def score(
             "warning: every prediction is an answer, so each question without an answer counts as "
             "wrong; to decide by probabilities, give --na-prob FILE --na-prob-thresh 0.5."
         )
-    final = raw
-    nothing: Mapping[str, float] = {}
+    final, thresholds = raw, dict[str, float]()
     if na_prob is not None:
         nothing = _by_id(na_prob, references, questions, float, "a number")
         limit = 1.0 if na_prob_thresh is None else na_prob_thresh
@@ -57,14 +56,14 @@ def score(
             q.id: (float(not q.answers),) * 2 if nothing[q.id] > limit else raw[q.id]
             for q in questions
         }
-    fields = _means("", questions, final)
-    fields |= _means("HasAns_", [q for q in questions if q.answers], final)
-    fields |= _means("NoAns_", [q for q in questions if not q.answers], final)
-    if na_prob is not None:
         for k, name in enumerate(("exact", "f1")):
             scores = {id_: both[k] for id_, both in raw.items()}
             highest, limit = best_threshold(questions, answers, scores, nothing)
-            fields |= {f"best_{name}": highest, f"best_{name}_thresh": limit}
+            thresholds |= {f"best_{name}": highest, f"best_{name}_thresh": limit}
+    fields = _means("", questions, final)
+    fields |= _means("HasAns_", [q for q in questions if q.answers], final)
+    fields |= _means("NoAns_", [q for q in questions if not q.answers], final)
+    fields |= thresholds
     table = [f"SQuAD {squad.version}"]
     for name, value in fields.items():
         text = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"

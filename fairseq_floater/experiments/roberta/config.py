@@ -110,58 +110,54 @@ def read_config(path: Path) -> Config:
     Raises:
         ConfigError: unreadable file; unknown, missing or repeated keys; values of the wrong kind.
     """
-    config = read_sections(path, Config, nested=("data", "budget", "position_loss"))
-    _check(path, config)
-    for name in config.tasks:
-        _check_task(path, name, config.recipe(name))
-    return config
+    return read_sections(path, Config, ("data", "budget", "position_loss"), _check)
 
 
-def _check(path: Path, config: Config) -> None:
+def _check(config: Config) -> None:
     data, budget = config.data, config.budget
     for section, keys in (("shape", ("arch", "max-positions")), ("masked_lm", ("optimizer",))):
-        check_missing(path, [f"{section}.{k}" for k in keys if k not in getattr(config, section)])
-    check_one_of(path, "data: bpe", data.bpe, SUBWORDS)
-    check_one_of(path, "data: text", data.text or TEXTS[0], TEXTS)
-    check_one_of(path, "shape: arch", config.shape["arch"], ROBERTA_ARCHITECTURES.values())
+        check_missing([f"{section}.{k}" for k in keys if k not in getattr(config, section)])
+    check_one_of("data: bpe", data.bpe, SUBWORDS)
+    check_one_of("data: text", data.text or TEXTS[0], TEXTS)
+    check_one_of("shape: arch", config.shape["arch"], ROBERTA_ARCHITECTURES.values())
     needs_vocabulary = data.bpe == "sentencepiece"
     rule = "given with sentencepiece only, and above 0"
     vocab = 1 if data.vocab is None else data.vocab
     fits = (data.vocab is not None) == needs_vocabulary and vocab > 0
-    require(path, fits, "data: vocab", rule, data.vocab)
+    require(fits, "data: vocab", rule, data.vocab)
     once = data.text is None or data.quizzes is None
-    require(path, once, "data: quizzes", "left out if `text` is given", data.quizzes)
-    check_budget(path, budget)
+    require(once, "data: quizzes", "left out if `text` is given", data.quizzes)
+    check_budget(budget)
     bins = config.position_loss.bins
     rising = bins and bins == sorted({*bins}) and bins[0] > 0
-    require(path, rising, "position-loss: bins", "rising whole numbers above 0", bins)
+    require(rising, "position-loss: bins", "rising whole numbers above 0", bins)
     for stage in ("flow", "donor"):
         if (options := getattr(budget, stage)) is not None:
-            _check_training(path, f"budget: {stage}", {**config.masked_lm, **options})
+            _check_training(f"budget: {stage}", {**config.masked_lm, **options})
     for section, known in (("finetune", _GROUPS), ("tasks", tuple(TASKS))):
         for name, options in getattr(config, section).items():
-            check_one_of(path, f"{section}: key", name, known)
-            require(path, isinstance(options, dict), f"{section}: {name}", "options", options)
+            check_one_of(f"{section}: key", name, known)
+            require(isinstance(options, dict), f"{section}: {name}", "options", options)
+    for name in config.tasks:
+        _check_task(name, config.recipe(name))
 
 
-def _check_training(path: Path, where: str, options: dict[str, Any]) -> None:
-    check_rate(path, f"{where}: lr", options.get("lr"))
+def _check_training(where: str, options: dict[str, Any]) -> None:
+    check_rate(f"{where}: lr", options.get("lr"))
     ends = options.get("max-update") or options.get("max-epoch")
-    require(path, ends, where, "limited by max-update or max-epoch", sorted(options))
+    require(ends, where, "limited by max-update or max-epoch", sorted(options))
     if options.get("lr-scheduler") == "polynomial_decay":
         end = options.get("total-num-update") or options.get("max-update")
-        require(
-            path, end, where, "given total-num-update, the end of polynomial_decay", sorted(options)
-        )
+        require(end, where, "given total-num-update, the end of polynomial_decay", sorted(options))
 
 
-def _check_task(path: Path, name: str, recipe: dict[str, Any]) -> None:
+def _check_task(name: str, recipe: dict[str, Any]) -> None:
     where = f"tasks: {name}"
-    _check_training(path, where, recipe)
+    _check_training(where, recipe)
     needed = ["task", "batch"] + (["num-classes"] if TASKS[name].family == "glue" else [])
-    check_missing(path, [f"tasks.{name}.{key}" for key in needed if recipe.get(key) is None])
+    check_missing([f"tasks.{name}.{key}" for key in needed if recipe.get(key) is None])
     for key in ("batch", "max-batch", "max-tokens"):
         number = recipe.get(key, 1)
         fits = isinstance(number, int) and number > 0
-        require(path, fits, f"{where}: {key}", "a positive whole number", number)
-    check_one_of(path, f"{where}: checkpoint", recipe.get("checkpoint", "best"), CHECKPOINTS)
+        require(fits, f"{where}: {key}", "a positive whole number", number)
+    check_one_of(f"{where}: checkpoint", recipe.get("checkpoint", "best"), CHECKPOINTS)

@@ -69,7 +69,7 @@ class ScoredComparison:
 
     @property
     def name(self) -> str:
-        """Return the folder's own name, also where it was given as `.`."""
+        """Return the folder's name, even if the folder was given as `.`."""
         return self.folder.resolve().name
 
     @property
