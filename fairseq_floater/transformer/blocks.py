@@ -9,7 +9,7 @@ Letters: T tokens, B sentences, C channels, N rows of the table, S streams (see 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -52,6 +52,8 @@ class _BlockMixin(nn.Module):
     residual_connection: Any
     self_attn: Any
     encoder_attn: Any
+    #: fairseq's class of the block, by which `--retain-dropout-modules` names its dropout.
+    fairseq_name: ClassVar[str]
     #: The block's part of the position encoder, set by the stack.
     positions: nn.Module | None
     #: The block's part of the encoder that acts in cross-attention alone, if any.
@@ -60,6 +62,8 @@ class _BlockMixin(nn.Module):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.source_positions = None
+        for module in (self.dropout_module, self.activation_dropout_module):
+            module.module_name = self.fairseq_name
         if self.activation_fn is nn.SiLU:  # fairseq's `swish` is the class, not a function
             self.activation_fn = F.silu
 
@@ -99,6 +103,8 @@ class _BlockMixin(nn.Module):
 
 class PositionBiasedEncoderBlock(_BlockMixin, TransformerEncoderLayerBase):
     """Extend fairseq's encoder layer by positions in its self-attention."""
+
+    fairseq_name = TransformerEncoderLayerBase.__name__
 
     def build_self_attention(self, embed_dim: int, cfg: Any) -> PositionBiasedAttention:
         return self._attention(embed_dim, cfg, cfg.encoder, self_attention=True)
@@ -142,6 +148,8 @@ class PositionBiasedDecoderBlock(_BlockMixin, TransformerDecoderLayerBase):
     cross-attention. A signal of source positions has two, which bias k and v of cross-attention. With
     `--cross-self-attention` the source's part of the joint keys gets the source biases.
     """
+
+    fairseq_name = TransformerDecoderLayerBase.__name__
 
     def build_self_attention(
         self, embed_dim: int, cfg: Any, **options: Any

@@ -62,8 +62,12 @@ class WindowsTask(TranslationTask):
             )
 
     def build_generator(self, models: Any, args: Any, *further: Any, **options: Any) -> Any:
-        if getattr(args, "nbest", 1) > 1 or getattr(args, "print_alignment", None):
-            raise UsageError("`--nbest` must be 1 and `--print-alignment` off with `--window`.")
+        of_a_whole = ("print_alignment", "prefix_size", "constraints")
+        if getattr(args, "nbest", 1) > 1 or any(getattr(args, name, None) for name in of_a_whole):
+            raise UsageError(
+                "`--nbest` must be 1, and `--print-alignment`, `--prefix-size` and `--constraints` off, "
+                "with `--window`."
+            )
         return super().build_generator(models, args, *further, **options)
 
     def inference_step(

@@ -4,6 +4,7 @@ import forcing
 import helpers as h
 import pytest
 import torch
+from fairseq.modules import FairseqDropout
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_floater.position_encoders.transforms import Places
@@ -68,6 +69,16 @@ def test_beam_search_finds_fairseqs_hypotheses(case):
 def test_training_with_dropout_is_fairseqs(case):
     options = {"dropout": 0.3, "activation_dropout": 0.1, "attention_dropout": 0.2}
     forcing.assert_same_gradients(build_same(case, seed=3, **options), h.plain(seed=3, **options))
+
+
+def test_dropout_has_fairseqs_names():
+    """`--retain-dropout-modules` chooses by them which dropout stays on in a search."""
+
+    def names(model):
+        modules = model.named_modules()
+        return {name: m.module_name for name, m in modules if isinstance(m, FairseqDropout)}
+
+    assert names(h.build("rope", target="attention")) == names(h.plain())
 
 
 @h.parametrised([case for case in h.CASES if case[2] == "qkv"])

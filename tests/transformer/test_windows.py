@@ -125,7 +125,8 @@ def test_what_begins_or_constrains_a_whole_translation_is_refused(given):
     sample = {"net_input": {"src_tokens": h.sentence(9)}}
     with pytest.raises(UsageError, match="`--prefix-size` and `--constraints` must be off"):
         task.inference_step(Copy(False), [], sample, **{given: h.sentence(2)})
-    for option in ({"nbest": 2}, {"print_alignment": "hard"}):
+    refused = {"nbest": 2, "print_alignment": "hard", "prefix_size": 1, "constraints": "ordered"}
+    for option in ({name: value} for name, value in refused.items()):
         with pytest.raises(UsageError, match="`--nbest` must be 1"):
             task.build_generator([], Namespace(**option))
 
