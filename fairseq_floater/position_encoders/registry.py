@@ -58,7 +58,7 @@ VARIANTS = {
 }
 DEFAULT_TARGETS = {name: entry.target for name, entry in ENCODERS.items()}
 #: the end of a message on an unknown encoder
-YOUR_OWN = "; FLOATER_USER_DIR adds encoders of your own"
+YOUR_OWN = "; FLOATER_USER_DIR adds those that your code registers"
 #: words for ``--position-blocks``, which takes numbers too
 ALL_BLOCKS, INPUT_BLOCK = "all", "input"
 TARGETS = ("qkv", "hidden", "attention", "stage", "relative")

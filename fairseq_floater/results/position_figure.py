@@ -225,6 +225,9 @@ def _read(
             f"{figure.checkpoint} has no position table to draw: {figure.model}. It has no "
             "positions, or they are zero or depend on the words."
         )
+    has_others = figure.encoder not in (PLAIN, "sinusoidal", "none")
+    if has_others and all(t.stream == BASE for t in read):
+        figure.notes.append("only fairseq's positions can be drawn, not those of the encoder")
     return read
 
 

@@ -168,6 +168,8 @@ def test_what_is_selected_is_drawn_and_what_is_left_out_is_said(tmp_path, undraw
     assert set(named(figure)) == {("encoder", 1, "v"), ("encoder", 2, "v")}
     figure = draw(path, length=8, stack="encoder", streams="v", blocks=2)
     assert set(named(figure)) == {("encoder", 2, "v")}
+    conv = save_model(tmp_path / "conv.pt", "conv", target="stage", position_base="keep")
+    assert draw(conv).notes == ["only fairseq's positions can be drawn, not those of the encoder"]
     assert draw(path, length=8, streams="v", blocks=[]).notes == [
         "only block 1 is shown, of blocks 1, 2"
     ]
