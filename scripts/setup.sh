@@ -62,6 +62,9 @@ say "installing $TORCH and what building fairseq needs"
 pip install $TORCH cython setuptools wheel
 pip install --no-build-isolation --no-deps --require-hashes --requirement "$ROOT/scripts/fairseq.txt"
 say "building $FAIRSEQ (about two minutes)"
+# Python's usual flags, but without debugging symbols, which cost a third of the time.
+export CFLAGS=${CFLAGS:--DNDEBUG -fwrapv -O2 -g0}
+export CXXFLAGS=${CXXFLAGS:-$CFLAGS}
 if [[ -n ${FLOATER_FAIRSEQ:-} ]]; then
     pip install --no-build-isolation --no-deps "$FAIRSEQ"
 else

@@ -1,5 +1,6 @@
 """One thread per process: small matrices gain nothing from more, and sums keep their order."""
 
+import gc
 from pathlib import Path
 
 import on_device
@@ -22,6 +23,10 @@ LONGEST = (
 def pytest_collection_modifyitems(items):
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(Path(item.path).stem, len(LONGEST)))
+
+
+def pytest_collection_finish():
+    gc.freeze()  # a collection would take half a second for torch, fairseq and thousands of tests
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ import fcntl
 import functools
 import gc
 import importlib
+import inspect
 import json
 import logging
 import os
@@ -28,6 +29,7 @@ import tempfile
 import threading
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 # Making the first optimiser imports torch._dynamo, which takes two seconds.
 PRELOADED = ("matplotlib.pyplot", "fairseq.trainer", "fairseq.sequence_generator", "torch._dynamo")
@@ -56,6 +58,25 @@ def python():
     command.write_text(f'#!/bin/sh\nexec {client} {folder} "$@"\n')
     command.chmod(0o755)
     return str(command)
+
+
+def spare_hydra():
+    """Keep Hydra from reading the source of all its callers when it asks for the file of one."""
+    from hydra._internal import utils
+
+    stack = functools.partial(inspect.stack, context=0)
+    utils.inspect = SimpleNamespace(**{**vars(inspect), "stack": stack})
+
+
+def compose():
+    """Compose one configuration, as every command of fairseq does first; forks share what that leaves."""
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    spare_hydra()
+    argv = ["data", "--arch", "transformer_tiny"]
+    args = options.parse_args_and_arch(options.get_training_parser(), argv)
+    convert_namespace_to_omegaconf(args)
 
 
 def serve(folder):
@@ -152,6 +173,7 @@ def run(words):
 if __name__ == "__main__":
     for name in PRELOADED:
         importlib.import_module(name)
+    compose()
     logging.root.handlers.clear()  # a message of fairseq's at its import has added one
     gc.freeze()
     code = run(serve(sys.argv[1]))

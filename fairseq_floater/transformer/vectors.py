@@ -197,8 +197,11 @@ class PositionedTransformer(PositionedModel):
         self._passes = 0
         return nn.Module.load_state_dict(self, completed, strict, assign)
 
-    @torch.compiler.disable
     def _count_pass(self) -> None:
+        # As a decorator, `disable` would import the compiler with this module.
+        if torch.compiler.is_compiling():
+            torch.compiler.disable(self._count_pass)()
+            return
         if self.training and torch.is_grad_enabled():
             self.set_num_updates(self._passes)
             self._passes += 1

@@ -2,17 +2,16 @@ import copy
 import gc
 
 import pytest
+import warm
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _little_garbage():
-    """Exclude imports, also slow later ones, from the garbage collection before every turn."""
+    """Exclude what is there by now, slow later imports too, from the collection before a turn."""
     import torch._dynamo  # by the first optimiser
     import torch.profiler  # noqa: F401
 
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 _COMPOSED = {}
@@ -22,6 +21,8 @@ _COMPOSED = {}
 def _composed_once():
     """Let Hydra compose equal overrides only once: options of a model are not among them."""
     from fairseq.dataclass import utils  # brings fairseq
+
+    warm.spare_hydra()
 
     def compose(name, overrides, original=utils.compose, **how):
         key = (name, *overrides)
