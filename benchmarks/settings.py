@@ -69,8 +69,10 @@ def _option(
     return field(default=default, metadata={"help": text, **argparse_options})
 
 
-def _number(default: Any, meaning: str, *default_text: str, **argparse_options: Any) -> Any:
-    return _option(default, meaning, *default_text, type=positive, metavar="N", **argparse_options)
+def _number(
+    default: Any, meaning: str, default_text: str | None = None, **argparse_options: Any
+) -> Any:
+    return _option(default, meaning, default_text, type=positive, metavar="N", **argparse_options)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    gc.freeze()  # a collection would take half a second for torch, fairseq and thousands of tests
+    gc.freeze()  # else a collection reads all of torch, fairseq and the tests: half a second
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,10 @@ import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
+# For Hydra, which asks `inspect` for the file of a caller: this reads the source of none.
+QUICK_INSPECT = SimpleNamespace(
+    **{**vars(inspect), "stack": functools.partial(inspect.stack, context=0)}
+)
 # Making the first optimiser imports torch._dynamo, which takes two seconds.
 PRELOADED = ("matplotlib.pyplot", "fairseq.trainer", "fairseq.sequence_generator", "torch._dynamo")
 PRELOADED += ("torch.distributed.run", "torchdiffeq", "sacrebleu", "sentencepiece")
@@ -60,20 +64,13 @@ def python():
     return str(command)
 
 
-def spare_hydra():
-    """Keep Hydra from reading the source of all its callers when it asks for the file of one."""
-    from hydra._internal import utils
-
-    stack = functools.partial(inspect.stack, context=0)
-    utils.inspect = SimpleNamespace(**{**vars(inspect), "stack": stack})
-
-
 def compose():
     """Compose one configuration, as every command of fairseq does first; forks share what that leaves."""
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from hydra._internal import utils
 
-    spare_hydra()
+    utils.inspect = QUICK_INSPECT
     argv = ["data", "--arch", "transformer_tiny"]
     args = options.parse_args_and_arch(options.get_training_parser(), argv)
     convert_namespace_to_omegaconf(args)

@@ -257,7 +257,7 @@ def prepare(
         TextDataError: the text cannot be used, or other data are in the way.
     """
     check_languages(parameters["src"], parameters["tgt"])
-    is_sentencepiece = not subwords and parameters["bpe"] == "sentencepiece"
+    is_sentencepiece = not subwords and parameters["bpe"] == SUBWORDS[0]
     for option, value in (("--spm-model", spm_model), ("--separator", parameters.get("separator"))):
         if value and not is_sentencepiece:
             raise UsageError(

@@ -99,7 +99,7 @@ def bleu_metric(tokenize: str | None, language: str) -> Any:
 
 
 class Chrf(CHRF):
-    """sacreBLEU's chrF whose interval takes a score of 0, which is a float among float32 scores."""
+    """sacreBLEU's chrF, but its interval does not fail if a resample scores 0."""
 
     def _compute_f_score(self, statistics: Any) -> Any:
         score = super()._compute_f_score(statistics)

@@ -20,7 +20,7 @@ from fairseq_floater.position_encoders.options import Option
 from fairseq_floater.position_encoders.signal import PositionSignal, StartingPoints
 from fairseq_floater.position_encoders.transforms import Places
 
-# Time between tokens, FLOATER's default. A frequency in radians a token has this learning-rate multiple.
+# Time between tokens, FLOATER's default. It multiplies the learning rate of a frequency too.
 DELTA = 0.1
 # Largest initial frequency in radians a token; over distances, in radians a unit of ln(1 + |d|): half a
 # turn up to the second neighbour, and two turns up to 60 tokens.

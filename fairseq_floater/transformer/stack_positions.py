@@ -187,7 +187,7 @@ def prepare(
         facing: the source tokens that the target tokens ``tokens`` see in cross-attention; None:
             ``tokens`` see those of their own side.
     """
-    if torch.compiler.is_compiling():  # a trace of a solver's choice of a step takes minutes
+    if torch.compiler.is_dynamo_compiling():  # a trace of a solver's choice of a step takes minutes
         uncompiled = torch.compiler.disable(prepare)
         return uncompiled(stack, attribute, tokens, dtype, words, incremental_state, facing)
     encoder: Any = getattr(stack, attribute)

@@ -199,7 +199,7 @@ class PositionedTransformer(PositionedModel):
 
     def _count_pass(self) -> None:
         # As a decorator, `disable` would import the compiler with this module.
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             torch.compiler.disable(self._count_pass)()
             return
         if self.training and torch.is_grad_enabled():

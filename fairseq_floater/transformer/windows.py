@@ -27,6 +27,10 @@ from torch import Tensor
 from fairseq_floater.errors import UsageError
 
 TASK = "translation_windows"
+_OF_A_WHOLE = (
+    "`--nbest` must be 1 with `--window`; `--print-alignment`, `--prefix-size` and `--constraints` must "
+    "be off."
+)
 
 
 @dataclass
@@ -62,12 +66,9 @@ class WindowsTask(TranslationTask):
             )
 
     def build_generator(self, models: Any, args: Any, *further: Any, **options: Any) -> Any:
-        of_a_whole = ("print_alignment", "prefix_size", "constraints")
-        if getattr(args, "nbest", 1) > 1 or any(getattr(args, name, None) for name in of_a_whole):
-            raise UsageError(
-                "`--nbest` must be 1, and `--print-alignment`, `--prefix-size` and `--constraints` off, "
-                "with `--window`."
-            )
+        names = ("print_alignment", "prefix_size", "constraints")
+        if getattr(args, "nbest", 1) > 1 or any(getattr(args, name, None) for name in names):
+            raise UsageError(_OF_A_WHOLE)
         return super().build_generator(models, args, *further, **options)
 
     def inference_step(
@@ -79,7 +80,7 @@ class WindowsTask(TranslationTask):
         if isinstance(generator, SequenceScorer) or max(map(len, cut)) == 1:
             return super().inference_step(generator, models, sample, *further, **options)
         if any(given is not None for given in (*further, *options.values())):
-            raise UsageError("`--prefix-size` and `--constraints` must be off with `--window`.")
+            raise UsageError(_OF_A_WHOLE)
         windows = [window for of_one in cut for window in of_one]
         padding, left = self.source_dictionary.pad(), self.cfg.left_pad_source
         net_input = {

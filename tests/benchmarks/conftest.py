@@ -21,8 +21,7 @@ _COMPOSED = {}
 def _composed_once():
     """Let Hydra compose equal overrides only once: options of a model are not among them."""
     from fairseq.dataclass import utils  # brings fairseq
-
-    warm.spare_hydra()
+    from hydra._internal import utils as hydra_utils
 
     def compose(name, overrides, original=utils.compose, **how):
         key = (name, *overrides)
@@ -32,4 +31,5 @@ def _composed_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(utils, "compose", compose)
+        patch.setattr(hydra_utils, "inspect", warm.QUICK_INSPECT)
         yield

@@ -58,15 +58,22 @@ FALLBACK_STEP = 0.1
 def solve_collocation(
     dynamics: PositionDynamics, p0: Tensor, times: Tensor, step: float, record: SolveRecord
 ) -> Tensor:
-    """Compute p at ``times``; arguments and result are those of `solve_rk4_hermite`.
+    """Compute p at ``times`` [N]: [N, ..., C]; see the module docstring.
 
     The iteration stops when the residual is below :data:`TOLERANCE`. If that takes more than
     :data:`MAX_ITERATIONS`, RK4 does the solve (or the gradient) instead. Checking the residual after each
     iteration would stall a GPU. Training on a GPU therefore does ``record.iterations`` iterations on long or
     short segments (``record.wide``), and checks the residual at the end of the solve and of its gradient.
 
+    Args:
+        dynamics: two linear layers with a ReLU; others have no parallel solve.
+        p0: [..., C], float32 or float64.
+        times: [N] float64, increasing.
+        step: grid spacing in units of time, at most :data:`COARSEST_STEP`.
+        record: keeps residuals and fallbacks.
+
     Raises:
-        ValueError: ``dynamics`` is not a :class:`PositionDynamics`; others have no parallel solve.
+        ValueError: ``dynamics`` is not a :class:`PositionDynamics`.
     """
     if not isinstance(dynamics, PositionDynamics):
         raise ValueError(
