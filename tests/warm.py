@@ -8,6 +8,7 @@ itself runs everything else. Run as a script, this file is the process that is f
 """
 
 import atexit
+import copy
 import fcntl
 import functools
 import gc
@@ -28,13 +29,10 @@ import sys
 import tempfile
 import threading
 import traceback
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
-# For Hydra, which asks `inspect` for the file of a caller: this reads the source of none.
-QUICK_INSPECT = SimpleNamespace(
-    **{**vars(inspect), "stack": functools.partial(inspect.stack, context=0)}
-)
 # Making the first optimiser imports torch._dynamo, which takes two seconds.
 PRELOADED = ("matplotlib.pyplot", "fairseq.trainer", "fairseq.sequence_generator", "torch._dynamo")
 PRELOADED += ("torch.distributed.run", "torchdiffeq", "sacrebleu", "sentencepiece")
@@ -64,13 +62,28 @@ def python():
     return str(command)
 
 
+def quicken_hydra(replace=setattr):
+    """Halve the time in which Hydra composes a configuration; the configuration stays the same."""
+    from hydra._internal import config_repository, utils
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    def stack():  # Hydra reads the file and the function of one caller; inspect reads sources too
+        frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
+        names = [(frame.f_code.co_filename, 0, frame.f_code.co_name) for frame in frames]
+        return [inspect.FrameInfo(f, *n, None, None) for f, n in zip(frames, names, strict=True)]
+
+    parse = functools.cache(functools.partial(OverridesParser.parse_rule, OverridesParser.create()))
+    replace(utils, "inspect", SimpleNamespace(**{**vars(inspect), "stack": stack}))
+    replace(config_repository, "copy", SimpleNamespace(deepcopy=copy.copy))
+    replace(OverridesParser, "parse_rule", lambda _, text, rule: parse(text, rule))
+
+
 def compose():
     """Compose one configuration, as every command of fairseq does first; forks share what that leaves."""
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-    from hydra._internal import utils
 
-    utils.inspect = QUICK_INSPECT
+    quicken_hydra()
     argv = ["data", "--arch", "transformer_tiny"]
     args = options.parse_args_and_arch(options.get_training_parser(), argv)
     convert_namespace_to_omegaconf(args)
@@ -173,6 +186,8 @@ if __name__ == "__main__":
     compose()
     logging.root.handlers.clear()  # a message of fairseq's at its import has added one
     gc.freeze()
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False  # a fork would take all of torch's operators apart
     code = run(serve(sys.argv[1]))
     # End as Python does, but without taking apart all that was imported.
     threading._shutdown()

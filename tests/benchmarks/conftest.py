@@ -21,7 +21,6 @@ _COMPOSED = {}
 def _composed_once():
     """Let Hydra compose equal overrides only once: options of a model are not among them."""
     from fairseq.dataclass import utils  # brings fairseq
-    from hydra._internal import utils as hydra_utils
 
     def compose(name, overrides, original=utils.compose, **how):
         key = (name, *overrides)
@@ -31,5 +30,5 @@ def _composed_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(utils, "compose", compose)
-        patch.setattr(hydra_utils, "inspect", warm.QUICK_INSPECT)
+        warm.quicken_hydra(patch.setattr)
         yield
