@@ -5,16 +5,18 @@ Letters: S systems, R runs (seeds) of a system, N sentences, K counts of a sente
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from fairseq_floater.evaluation.metrics import Array, Score
 
 LEVEL = 0.05  # chance that any pair of equal systems in a bin is told apart
-# The most resamples, and the most weights for them, in memory at once.
+# The most resamples, and the most weights for them, in memory at once; the most weights that are kept.
 _CHUNK = 100
 _MOST_WEIGHTS = 1 << 22
+_MOST_KEPT = 1 << 24
 
 
 def bootstrap_scores(runs: Sequence[Array], score: Score, resamples: int, seed: int) -> Array:
@@ -24,16 +26,30 @@ def bootstrap_scores(runs: Sequence[Array], score: Score, resamples: int, seed: 
         [R, B]: the scores of each run.
     """
     sentences = len(runs[0])
+    runs = [counts.astype(np.float64) for counts in runs]
+    draw = _kept_weights if sentences * resamples <= _MOST_KEPT else _weights
+    scores = [np.empty((len(runs), 0))]
+    for drawn in draw(sentences, resamples, seed):
+        # As floats, because numpy multiplies matrices of integers without BLAS. Sums of counts stay exact.
+        weights = drawn.astype(np.float64)
+        scores.append(np.array([[score(sums) for sums in weights @ counts] for counts in runs]))
+    return np.concatenate(scores, axis=1)
+
+
+def _weights(sentences: int, resamples: int, seed: int) -> Iterator[Array]:
+    """Draw N times with replacement, for some resamples at a time: how often each sentence is drawn."""
     generator = np.random.default_rng(seed)
     shares = np.full(sentences, 1 / sentences)
-    scores = [np.empty((len(runs), 0))]
     chunk = max(1, min(_CHUNK, _MOST_WEIGHTS // sentences))
     for start in range(0, resamples, chunk):
         size = min(chunk, resamples - start)
-        # Draw N times with replacement: a weight says how often a sentence is drawn.
-        weights = generator.multinomial(sentences, shares, size=size)
-        scores.append(np.array([[score(sums) for sums in weights @ counts] for counts in runs]))
-    return np.concatenate(scores, axis=1)
+        yield generator.multinomial(sentences, shares, size=size).astype(np.int32)
+
+
+@lru_cache(maxsize=1)
+def _kept_weights(sentences: int, resamples: int, seed: int) -> list[Array]:
+    """Keep the weights of a group of sentences: drawing them takes longer than scoring a system."""
+    return [*_weights(sentences, resamples, seed)]
 
 
 def difference_noise(ours: Array, base: Array, seed: int, *, paired: bool = True) -> Array | None:
