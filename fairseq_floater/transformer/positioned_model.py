@@ -19,9 +19,17 @@ from torch.utils.hooks import RemovableHandle
 from fairseq_floater import position_encoders
 from fairseq_floater.position_encoders.base import PositionEncoder
 from fairseq_floater.position_encoders.fairseq_rules import training_fault
+from fairseq_floater.position_encoders.registry import INPUT_BLOCK
 from fairseq_floater.transformer.training_scope import restrict_training
 
 logger = logging.getLogger(__name__)
+
+# The positions of fairseq's own models.
+_PLAIN = {
+    "position_encoder": "sinusoidal",
+    "position_target": "hidden",
+    "position_blocks": INPUT_BLOCK,
+}
 
 
 def completed(
@@ -97,8 +105,11 @@ class PositionedModel(BaseFairseqModel):
     def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *others: Any) -> None:
         super()._load_from_state_dict(state, prefix, metadata, *others)
         self.trained_otherwise = ""
-        if "positions" in metadata:
-            changes = position_encoders.changed_options(vars(self.args), metadata["positions"])
+        before = metadata.get("positions")
+        if before is None and _is_plain(state):
+            before = {**vars(self.args), **_PLAIN}
+        if before is not None:
+            changes = position_encoders.changed_options(vars(self.args), before)
             texts = (f"{name} was {before} and is {now}" for name, now, before in changes)
             self.trained_otherwise = ", ".join(texts)
         if self.trained_otherwise:
@@ -135,6 +146,12 @@ class PositionedModel(BaseFairseqModel):
             encoders[0].range_advice,
         )
         return super().register_backward_hook(hook)
+
+
+def _is_plain(state: Any) -> bool:
+    """Return whether a state dict is that of a fairseq model; fairseq's averages do not tell."""
+    modules = getattr(state, "_metadata", {})
+    return bool(modules) and not any(name.endswith(".positions") for name in modules)
 
 
 def register_shape(model: str, name: str, shape: Callable[[Any], None]) -> None:

@@ -153,6 +153,13 @@ def test_a_training_resumes_with_the_same_positions_or_not_at_all(caplog):
     alibi.load_state_dict(rope.state_dict())
     alibi.set_num_updates(0)
     alibi.set_num_updates(1)
+    # A plain checkpoint has all that rope needs, and the default --save-dir may hold one.
+    rope.load_state_dict(h.plain().state_dict())
+    with pytest.raises(ValueError, match="position_encoder was sinusoidal and is rope"):
+        rope.set_num_updates(5)
+    same = h.build("sinusoidal", "input")
+    same.load_state_dict(h.plain().state_dict())
+    same.set_num_updates(5)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "cpu_adam", "adamax", "adagrad", "adafactor"])
