@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fairseq_floater.checkpoints.reading import (
@@ -247,10 +246,6 @@ def _updates(state: dict[str, Any]) -> int:
 def _difference(model: dict[str, Tensor], reference: dict[str, Tensor]) -> str:
     """Return how a model differs from another one; empty if both have the same tensors."""
     differing = reference.keys() ^ model.keys() or {
-        name
-        for name, tensor in model.items()
-        if tensor.shape != reference[name].shape
-        # Parameters are stored divided by their learning-rate scale: different scales cannot be averaged.
-        or (name.endswith("lr_scale") and not torch.equal(tensor, reference[name]))
+        name for name, tensor in model.items() if tensor.shape != reference[name].shape
     }
     return f"they differ in {min(differing)}" if differing else ""

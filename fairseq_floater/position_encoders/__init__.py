@@ -26,9 +26,10 @@ from fairseq_floater.version import __version__
 
 _SOLVER, _TIME = "floater_solver", "floater_time"
 # A training may change these when it resumes: how a flow starts, is solved and is trained; evaluation.
+# Not the factor of the learning rate: Adam's moments would keep the old one.
 _CHANGEABLE = {
     *(_SOLVER, "floater_step_size", "floater_gradient", "floater_update_interval"),
-    *("floater_train", "floater_freeze", "floater_lr_scale", "floater_init_scale"),
+    *("floater_train", "floater_freeze", "floater_init_scale"),
     *("position_eval", "decoding_weights"),
 }
 

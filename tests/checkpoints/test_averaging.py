@@ -188,9 +188,9 @@ def test_different_models_are_not_averaged(tmp_path):
     first = save_donor(tmp_path / "a.pt", arch=TINY)
     second = save_donor(tmp_path / "b.pt", arch=TINY, floater_lr_scale=4.0)
     third = save_donor(tmp_path / "c.pt", arch=TINY, position_encoder="none")
-    for other in (second, third):
+    for other, fault in ((second, "floater_lr_scale is 4.0 and 1.0"), (third, "they differ in")):
         with pytest.raises(
-            CheckpointError, match=f"{other.name} and .*a.pt are of different models"
+            CheckpointError, match=f"{other.name} and .*a.pt are of different models: {fault}"
         ):
             average([first, other], tmp_path / "out.pt")
     # These two encoders have no parameters that tell them apart.

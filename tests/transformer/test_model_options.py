@@ -157,6 +157,10 @@ def test_a_training_resumes_with_the_same_positions_or_not_at_all(caplog):
     rope.load_state_dict(h.plain().state_dict())
     with pytest.raises(ValueError, match="position_encoder was sinusoidal and is rope"):
         rope.set_num_updates(5)
+    slow = h.build("floater", floater_lr_scale=0.1)  # the moments of Adam have another scale
+    slow.load_state_dict(h.build("floater").state_dict())
+    with pytest.raises(ValueError, match="floater_lr_scale was 1.0 and is 0.1"):
+        slow.set_num_updates(5)
     same = h.build("sinusoidal", "input")
     same.load_state_dict(h.plain().state_dict())
     same.set_num_updates(5)
