@@ -24,13 +24,6 @@ from fairseq_floater.transformer.training_scope import restrict_training
 
 logger = logging.getLogger(__name__)
 
-# The positions of fairseq's own models.
-_PLAIN = {
-    "position_encoder": "sinusoidal",
-    "position_target": "hidden",
-    "position_blocks": INPUT_BLOCK,
-}
-
 
 def completed(
     args: Any, stacks: tuple[str, ...], model: type[BaseFairseqModel] | None = None
@@ -105,11 +98,9 @@ class PositionedModel(BaseFairseqModel):
     def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *others: Any) -> None:
         super()._load_from_state_dict(state, prefix, metadata, *others)
         self.trained_otherwise = ""
-        before = metadata.get("positions")
-        if before is None and _is_plain(state):
-            before = {**vars(self.args), **_PLAIN}
-        if before is not None:
-            changes = position_encoders.changed_options(vars(self.args), before)
+        trained = metadata.get("positions") or _options_of_plain(state, self.args)
+        if trained is not None:
+            changes = position_encoders.changed_options(vars(self.args), trained)
             texts = (f"{name} was {before} and is {now}" for name, now, before in changes)
             self.trained_otherwise = ", ".join(texts)
         if self.trained_otherwise:
@@ -148,10 +139,15 @@ class PositionedModel(BaseFairseqModel):
         return super().register_backward_hook(hook)
 
 
-def _is_plain(state: Any) -> bool:
-    """Return whether a state dict is that of a fairseq model; fairseq's averages do not tell."""
-    modules = getattr(state, "_metadata", {})
-    return bool(modules) and not any(name.endswith(".positions") for name in modules)
+def _options_of_plain(state: Any, args: argparse.Namespace) -> dict[str, Any] | None:
+    """Return ``args`` with the positions of fairseq's own models if a state dict is of one, else None."""
+    modules = getattr(state, "_metadata", {})  # fairseq's averages have none
+    if not modules or any(name.endswith(".positions") for name in modules):
+        return None
+    if args.position_encoder == "none" and position_encoders.has_base(args):
+        return vars(args)
+    plain = {"position_encoder": "sinusoidal", "position_target": "hidden"}
+    return {**vars(args), **plain, "position_blocks": INPUT_BLOCK}
 
 
 def register_shape(model: str, name: str, shape: Callable[[Any], None]) -> None:

@@ -161,9 +161,9 @@ def test_a_training_resumes_with_the_same_positions_or_not_at_all(caplog):
     slow.load_state_dict(h.build("floater").state_dict())
     with pytest.raises(ValueError, match="floater_lr_scale was 1.0 and is 0.1"):
         slow.set_num_updates(5)
-    same = h.build("sinusoidal", "input")
-    same.load_state_dict(h.plain().state_dict())
-    same.set_num_updates(5)
+    for same in (h.build("sinusoidal", "input"), h.build("none", position_base="keep")):
+        same.load_state_dict(h.plain().state_dict())
+        same.set_num_updates(5)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "cpu_adam", "adamax", "adagrad", "adafactor"])
