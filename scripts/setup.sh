@@ -63,6 +63,7 @@ pip install $TORCH cython setuptools wheel
 pip install --no-build-isolation --no-deps --require-hashes --requirement "$ROOT/scripts/fairseq.txt"
 say "building $FAIRSEQ (about two minutes), and installing fairseq_floater meanwhile"
 pip install --no-build-isolation --editable "${ROOT}[wmt14,roberta,page,dev]" &
+installing=$!
 # The usual flags, but no debugging symbols: they take a third of the time.
 flags="$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_config_var("CFLAGS"))') -g0"
 build() { CFLAGS=${CFLAGS:-$flags} CXXFLAGS=${CXXFLAGS:-$flags} pip install --no-build-isolation --no-deps "$@"; }
@@ -72,7 +73,7 @@ else
     build --requirement <(echo "$FAIRSEQ --hash=sha256:$FAIRSEQ_SHA256")
 fi
 "$PYTHON" "$ROOT/scripts/mend_fairseq.py"
-wait $! # for fairseq_floater
+wait "$installing"
 
 "$PYTHON" -c 'import fairseq_floater, fairseq_floater.cli' >/dev/null 2>&1 ||
     die "the installation is incomplete: $("$PYTHON" -c 'import fairseq_floater.cli' 2>&1 | tail -n 1)"
