@@ -44,7 +44,8 @@ def add_page(verbs: Any) -> None:
 
     parser = add_verb(verbs, "page", "floater page work/numbers_s2l page.html", write_page)
     add = parser.add_argument
-    add("work", metavar="WORK", help="folder of scripts/compare.sh, s2l.sh, demo.sh or protocol.sh")
+    text = "folder of scripts/compare.sh, s2l.sh, tasks.sh, demo.sh or protocol.sh"
+    add("work", metavar="WORK", help=text)
     add("output", metavar="OUT", help="the page: a single HTML file")
     text = "do not draw positions; drawing takes seconds for each system"
     add("--no-pictures", dest="pictures", action="store_false", help=text)

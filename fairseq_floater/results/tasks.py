@@ -92,7 +92,7 @@ class TaskTables:
         return [*table, "", *(setups or ["No published results are stored."])]
 
 
-def collect_tasks(folder: str) -> TaskTables | None:
+def collect_tasks(folder: str | Path) -> TaskTables | None:
     """Read the comparison of every task in ``folder``; None if there is none."""
     tables = TaskTables({}, {})
     for text in sorted(Path(folder).glob(f"*/text/{SUMMARY}")):

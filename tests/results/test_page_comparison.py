@@ -125,3 +125,55 @@ def test_whole_test_sets_compared_under_seeds_have_a_page_with_p_values(work, tm
     # The split's bin of all sentences holds the same ones.
     assert found == json.loads((work / "s2l.json").read_text())["bins"]["all"]["systems"]["rope-b"]
     assert "by test set" in page.text and "by source length" not in page.text
+
+
+def test_tasks_have_one_page_with_an_overview_and_published_rows(tmp_path, capsys):
+    """As scripts/tasks.sh leaves them: one system under two seeds on both tasks, another on one."""
+    parameters = {"scan-26": {"task": "scan", "cutoff": 26}, "sort": {"task": "sort"}}
+    values = {"test": 0.25, "test, 27": 0.5, "test_short": 1.0}
+    for number, (task, made) in enumerate(parameters.items()):
+        labels = dict([*LABELS.items()][number:])
+        bins = {
+            group: {
+                "sentences": 9,
+                "mean_source_tokens": 3.0,
+                "systems": {
+                    name: {"exact_match": {"value": value / (1 + i + number), "spread": 0.125}}
+                    for i, name in enumerate(labels)
+                },
+            }
+            for group, value in values.items()
+        }
+        runs = {name: [f"w/{task}/seed-{seed}/{name}" for seed in (1, 2)] for name in labels}
+        report = {"labels": labels, "bins": bins, "runs": runs, "baseline": "plain-a"}
+        (tmp_path / "w" / task / "text").mkdir(parents=True)
+        (tmp_path / "w" / task / "compare.json").write_text(json.dumps({**report, "warnings": []}))
+        summary = tmp_path / "w" / task / "text" / "summary.json"
+        summary.write_text(json.dumps({"parameters": made}))
+    page = page_of(tmp_path / "w")
+    assert "4 systems, 2 tasks, 0 pictures" in capsys.readouterr().out
+    assert "4 systems, seeds 1, 2; 2 tasks" in " ".join(page.text.split())
+
+    def shown(table):
+        head, *rows = table
+        first = [row[0][0]["data-value"] for row in rows]
+        return [cell[1][0] for cell in head[1:]], {
+            name: [cell[1][0] for cell in row[1:]] for name, row in zip(first, rows)
+        }
+
+    plain, told, universal = LABELS["plain-a"], "published: length told", "published: xl, universal"
+    overview, scan, sort = map(shown, page.tables)
+    assert overview == (
+        ["scan-26", "sort"],
+        {
+            "RoPE": ["0.125 ±0.125", "0.125 ±0.125"],
+            plain: ["0.250 ±0.125", "-"],
+            told: ["0.820", "-"],
+            universal: ["1.000", "-"],
+        },
+    )
+    assert scan[0] == ["test", "test, 27", "test_short"] and [*scan[1]][:2] == [universal, told]
+    assert scan[1][told] == ["0.820", "-", "-"] and scan[1][plain][1] == "0.500 ±0.125"
+    assert sort == (scan[0], {"RoPE": ["0.125 ±0.125", "0.250 ±0.125", "0.500 ±0.125"]})
+    assert page.tables[0][1][1][0]["style"] == "--share:0.125"
+    assert "Newman et al. 2020" in page.text and 'id="cost"' not in page.text

@@ -115,11 +115,7 @@ def _compared(folder: Path, report: dict[str, Any]) -> ScoredComparison:
             if RunFolder(seed / name).read().get("state") == "done":
                 run = read_run(seed / name, name)
                 system.add_run(seed.name.removeprefix("seed-"), seed / name, run)
-        system.scores = {
-            group: scores["systems"][name]
-            for group, scores in report["bins"].items()
-            if name in scores["systems"]
-        }
+        system.scores = scores_of(name, report)
         systems.append(system)
     runs = {p.parent.relative_to(folder) for p in folder.glob("seed-*/*/average.json")}
     runs -= {f.relative_to(folder) for system in systems for f in system.folders.values()}
@@ -129,16 +125,25 @@ def _compared(folder: Path, report: dict[str, Any]) -> ScoredComparison:
             "command with all systems and seeds; it skips finished runs."
         )
         say(f"warning: {warnings[-1]}")
-    groups = [
-        Group(name, of["sentences"], of["mean_source_tokens"], shares(of.get("files", {})))
-        for name, of in report["bins"].items()
-    ]
     known = {"signature", "length", "resamples", "seed", "length_limit", "version", "split"}
     facts = {name: value for name, value in report.items() if name in known and value is not None}
     if stopping := report.get("stopping"):
         shares_of = (f"{report['labels'][name]} {share:.0%}" for name, share in stopping.items())
         facts["BLEU regained with told lengths"] = ", ".join(shares_of)
-    return ScoredComparison(folder, systems, groups, report["baseline"], facts, warnings)
+    return ScoredComparison(folder, systems, groups_of(report), report["baseline"], facts, warnings)
+
+
+def groups_of(report: dict[str, Any]) -> list[Group]:
+    return [
+        Group(name, of["sentences"], of["mean_source_tokens"], shares(of.get("files", {})))
+        for name, of in report["bins"].items()
+    ]
+
+
+def scores_of(name: str, report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the scores of the system ``name`` by group."""
+    bins = report["bins"].items()
+    return {group: of["systems"][name] for group, of in bins if name in of["systems"]}
 
 
 def _test_sets(folder: Path) -> ScoredComparison:

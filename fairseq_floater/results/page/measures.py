@@ -88,7 +88,7 @@ class Table:
     """A table with one row per system (its number), sorted by a measure on the main group.
 
     ``rule`` says when systems are told apart; it is empty if none are compared. ``main`` is the column that
-    sorts the rows; it is empty if none does.
+    sorts the rows; it is empty if none does. ``is_shares``: the values are shares, which the page shades.
     """
 
     title: str
@@ -97,6 +97,7 @@ class Table:
     rows: list[tuple[int, list[TableCell]]] = field(default_factory=list)
     rule: str = ""
     main: str = ""
+    is_shares: bool = False
 
 
 def measure_of(score: dict[str, Any] | None, measure: Measure) -> dict[str, Any] | None:
@@ -112,6 +113,7 @@ def measure_table(comparison: ScoredComparison, measure: Measure) -> Table | Non
     lower = bool(measure.lower_wins)
     columns = [Column(group.name, f"n {group.sentences:,}", lower) for group in comparison.groups]
     table = Table(measure.title, measure.unit, columns, main=comparison.main_group)
+    table.is_shares = measure is EXACT
     scores = [
         [system.scores.get(group.name, {}) for group in comparison.groups]
         for system in comparison.systems

@@ -1,4 +1,7 @@
-"""Put a comparison's tables, charts, pictures and translations on one page that needs no network."""
+"""Put a comparison's tables, charts, pictures and translations on one page that needs no network.
+
+The page of several tasks has an overview, and the exact match of each task.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +43,7 @@ from fairseq_floater.results.page.measures import (
     measure_of,
     measure_table,
 )
+from fairseq_floater.results.page.tasks import ScoredTasks, read_tasks
 from fairseq_floater.results.position_figure import plot_positions
 
 # The number of colours in page.css: at most this many systems are in colour at once.
@@ -60,14 +64,15 @@ class PageReport:
     output: str
     size: int
     systems: int
-    groups: list[str]
+    groups: list[str]  # of sentences, or tasks
     pictures: int
     sentences: int
+    kind: str = "groups of sentences"
 
     def format_text(self) -> str:
         return (
             f"{self.output}: {self.size / 1e6:.1f} MB; {self.systems} systems, {len(self.groups)} "
-            f"groups of sentences, {self.pictures} pictures of positions, {self.sentences} sentences."
+            f"{self.kind}, {self.pictures} pictures of positions, {self.sentences} sentences."
         )
 
 
@@ -86,11 +91,11 @@ def write_page(
     pictures: bool = True,
     sentences: int = SENTENCES,
 ) -> PageReport:
-    """Write the page of a comparison; the same folder always gives the same page.
+    """Write the page of a comparison or of several tasks; the same folder always gives the same page.
 
     Args:
         pictures: whether to draw the positions of each system whose average exists (seconds each).
-        sentences: how many of each group to show with their translations.
+        sentences: how many of each group to show with their translations. A page of tasks has neither.
 
     Raises:
         ReportError: there are no scores, or a file cannot be read.
@@ -98,35 +103,70 @@ def write_page(
     """
     if Path(output).suffix != ".html":
         raise UsageError(f"`OUT` must end in .html, but is {output}.")
-    scored = read_comparison(Path(work))
+    if (tasks := read_tasks(Path(work))) is not None:
+        kind, content = "tasks", _of_tasks(tasks)
+    else:
+        kind, content = PageReport.kind, _of_comparison(Path(work), pictures, sentences)
+    text = _template().render(**content, kind=kind, made_with=versions())
+    write_text(output, text)
+    groups = [group.name for group in content["comparison"].groups]
+    images = sum(bool(picture and picture.uri) for picture in content["pictures"])
+    size = len(text.encode("utf-8", "backslashreplace"))
+    numbers = len(content["systems"]), groups, images, len(content["examples"])
+    return PageReport(str(output), size, *numbers, kind)
+
+
+def _of_comparison(work: Path, pictures: bool, sentences: int) -> dict[str, Any]:
+    """Return what the template shows of a comparison."""
+    scored = read_comparison(work)
     systems, data = scored.systems, scored.folder / "data" / "bin"
     tables = [table for measure in MEASURES if (table := measure_table(scored, measure))]
     common, different = _settings(scored)
-    drawn = [_picture(system, data) if pictures else None for system in systems]
-    examples = read_examples(scored, sentences)
-    text = _template().render(
-        comparison=scored,
-        seeds=list(dict.fromkeys(seed for system in systems for seed in system.runs)),
-        systems=systems,
-        colours=_colours(scored, tables[0]),
-        pictures=drawn,
-        different=different,
-        charts=[*_by_length(scored), *_training(scored)],
-        opened=[table for table in tables if table.title in _OPENED],
-        folded=[table for table in tables if table.title not in _OPENED],
-        costs=cost_table(scored),
-        examples=examples,
-        languages=[scored.settings.get(side, "") for side in ("source", "target")],
-        settings=common,
-        commands=read_commands(scored.folder),
-        versions=_versions(scored),
-        made_with=versions(),
-    )
-    write_text(output, text)
-    images = sum(bool(picture and picture.uri) for picture in drawn)
-    groups = [group.name for group in scored.groups]
-    size = len(text.encode("utf-8", "backslashreplace"))
-    return PageReport(str(output), size, len(systems), groups, images, len(examples))
+    return {
+        "comparison": scored,
+        "seeds": list(dict.fromkeys(seed for system in systems for seed in system.runs)),
+        "systems": systems,
+        "colours": _colours(scored, tables[0]),
+        "pictures": [_picture(system, data) if pictures else None for system in systems],
+        "different": different,
+        "charts": [*_by_length(scored), *_training(scored)],
+        "opened": [table for table in tables if table.title in _OPENED],
+        "folded": [table for table in tables if table.title not in _OPENED],
+        "costs": cost_table(scored),
+        "examples": read_examples(scored, sentences),
+        "languages": [scored.settings.get(side, "") for side in ("source", "target")],
+        "settings": common,
+        "commands": read_commands(scored.folder),
+        "versions": _versions(scored),
+    }
+
+
+def _of_tasks(scored: ScoredTasks) -> dict[str, Any]:
+    """Return what the template shows of several tasks: exact match alone."""
+    overview = scored.overview
+    tables = [
+        _exact_table(overview, "Exact match by task"),
+        *(_exact_table(task, task.name) for task in scored.tasks),
+    ]
+    charts = (next(_by_length(task)) for task in scored.tasks)  # exact match is the first measure
+    return {
+        "comparison": overview,
+        "seeds": scored.seeds,
+        "systems": overview.systems,
+        "colours": _colours(overview, tables[0]),
+        "charts": [replace(c, title=task.name) for c, task in zip(charts, scored.tasks)],
+        "opened": tables,
+        **dict.fromkeys(("pictures", "folded", "examples", "commands"), ()),
+        **dict.fromkeys(("costs", "settings", "versions"), {}),
+    }
+
+
+def _exact_table(scored: ScoredComparison, title: str) -> Table:
+    """Return the table of exact match, without the systems that have none."""
+    table = measure_table(scored, EXACT)
+    assert table is not None  # `read_tasks` reads nothing without it
+    rows = [row for row in table.rows if any(cell.value is not None for cell in row[1])]
+    return replace(table, title=title, rows=rows)
 
 
 def _template() -> Template:
