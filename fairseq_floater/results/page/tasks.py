@@ -38,17 +38,22 @@ def read_tasks(folder: Path) -> ScoredTasks | None:
         known = {system.name: system for system in task.systems}
         task.systems = [known.get(name) or ScoredSystem(name, labels[name]) for name in names]
     by_system = zip(*(task.systems for task in tasks))
-    rows = [row for rows in tables.published.values() for row in rows]
+    published = (row for of_task in tables.published.values() for row in of_task)
     overview = ScoredComparison(
         folder,
         [_on_all(of_one, tasks) for of_one in by_system],
         [Group(task.name, task.groups[0].sentences) for task in tasks],
         tasks[0].baseline,
-        facts={f"{_PUBLISHED}{row.label}": row.setup for row in rows},
+        facts={f"{_PUBLISHED}{row.label}": row.setup for row in published},
         warnings=[f"{task.name}: {warning}" for task in tasks for warning in task.warnings],
     )
-    runs = [runs for of in tables.ours.values() for runs in of.get("runs", {}).values()]
-    seeds = {Path(run).parent.name.removeprefix("seed-") for of_one in runs for run in of_one}
+    runs = (
+        Path(run)
+        for report in tables.ours.values()
+        for of_system in report.get("runs", {}).values()
+        for run in of_system
+    )
+    seeds = {run.parent.name.removeprefix("seed-") for run in runs}
     return ScoredTasks(overview, tasks, sorted(seeds, key=lambda seed: (len(seed), seed)))
 
 
