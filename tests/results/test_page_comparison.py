@@ -172,6 +172,7 @@ def test_tasks_have_one_page_with_an_overview_and_published_rows(tmp_path, capsy
             universal: ["1.000", "-"],
         },
     )
+    assert [*overview[1]] == ["RoPE", universal, told, plain]  # most tasks first, then by mean
     assert scan[0] == ["test", "test, 27", "test_short"] and [*scan[1]][:2] == [universal, told]
     assert scan[1][told] == ["0.820", "-", "-"] and scan[1][plain][1] == "0.500 ±0.125"
     assert sort == (scan[0], {"RoPE": ["0.125 ±0.125", "0.250 ±0.125", "0.500 ±0.125"]})

@@ -8,27 +8,25 @@ from __future__ import annotations
 import base64
 import io
 import os
-import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fairseq_floater.checkpoints.reading import CheckpointError
 from fairseq_floater.errors import UsageError
-from fairseq_floater.evaluation.s2l.report import ALL
 from fairseq_floater.files import write_text
 from fairseq_floater.requirements import versions
-from fairseq_floater.results.page.charts import Chart, Line, Point, Tick, line_chart
 from fairseq_floater.results.page.comparison import (
-    Group,
     ScoredComparison,
     ScoredSystem,
     read_comparison,
 )
+from fairseq_floater.results.page.curves import curves_by_length, training_curves
 from fairseq_floater.results.page.examples import read_examples
 from fairseq_floater.results.page.logs import read_commands
 from fairseq_floater.results.page.measures import (
@@ -37,10 +35,9 @@ from fairseq_floater.results.page.measures import (
     LOSS,
     MEASURES,
     RANK,
-    Measure,
     Table,
+    TableCell,
     cost_table,
-    measure_of,
     measure_table,
 )
 from fairseq_floater.results.page.tasks import ScoredTasks, read_tasks
@@ -129,7 +126,7 @@ def _of_comparison(work: Path, pictures: bool, sentences: int) -> dict[str, Any]
         "colours": _colours(scored, tables[0]),
         "pictures": [_picture(system, data) if pictures else None for system in systems],
         "different": different,
-        "charts": [*_by_length(scored), *_training(scored)],
+        "charts": [*curves_by_length(scored), *training_curves(scored)],
         "opened": [table for table in tables if table.title in _OPENED],
         "folded": [table for table in tables if table.title not in _OPENED],
         "costs": cost_table(scored),
@@ -144,11 +141,8 @@ def _of_comparison(work: Path, pictures: bool, sentences: int) -> dict[str, Any]
 def _of_tasks(scored: ScoredTasks) -> dict[str, Any]:
     """Return what the template shows of several tasks: exact match alone."""
     overview = scored.overview
-    tables = [
-        _exact_table(overview, "Exact match by task"),
-        *(_exact_table(task, task.name) for task in scored.tasks),
-    ]
-    charts = (next(_by_length(task)) for task in scored.tasks)  # exact match is the first measure
+    tables = [_overview_table(overview), *(_exact_table(t, t.name) for t in scored.tasks)]
+    charts = (next(curves_by_length(task)) for task in scored.tasks)  # all have exact match
     return {
         "comparison": overview,
         "seeds": scored.seeds,
@@ -159,6 +153,18 @@ def _of_tasks(scored: ScoredTasks) -> dict[str, Any]:
         **dict.fromkeys(("pictures", "folded", "examples", "commands"), ()),
         **dict.fromkeys(("costs", "settings", "versions"), {}),
     }
+
+
+def _overview_table(overview: ScoredComparison) -> Table:
+    """Return the table of exact match by task. First come the systems with the most tasks, by their mean."""
+
+    def place(row: tuple[int, list[TableCell]]) -> tuple[int, float]:
+        values = [cell.value for cell in row[1] if cell.value is not None]
+        return -len(values), -fmean(values)
+
+    table = _exact_table(overview, "Exact match by task")
+    unit = f"{table.unit}; the highest mean over all tasks first"
+    return replace(table, unit=unit, main="", rows=sorted(table.rows, key=place))
 
 
 def _exact_table(scored: ScoredComparison, title: str) -> Table:
@@ -213,57 +219,6 @@ def _colours(comparison: ScoredComparison, table: Table) -> dict[int, int]:
     order.sort(key=lambda number: comparison.systems[number].name != comparison.baseline)
     shown = order if len(order) <= _COLOURS else order[:_SHOWN]
     return {number: colour for colour, number in enumerate(shown)}
-
-
-def _by_length(comparison: ScoredComparison) -> Iterator[Chart]:
-    by, axis, whole = "source length", "source length in tokens", {ALL}
-    parts: dict[str, str] = {}
-    if not comparison.is_short_to_long:
-        by = axis = "test set"
-        named = [g.name for g in comparison.groups if re.search(r", \d", g.name)]
-        parts = {name: name.partition(", ")[2] for name in named}
-        whole = {name.partition(",")[0] for name in named}
-    groups = [group for group in comparison.groups if group.name not in whole]
-    groups.sort(key=lambda group: group.name in parts)  # the trained lengths come first
-
-    def texts(group: Group) -> tuple[str, str]:
-        if group.name in parts:
-            return parts[group.name], ""
-        # Parts leave no room for means, nor beside them for the name of a whole test set.
-        return ("", group.name) if parts else (group.name, group.mean)
-
-    ticks = [Tick(i, *texts(group)) for i, group in enumerate(groups)]
-    for measure in (EXACT, LOSS, BLEU):
-        lines = [
-            Line(number, system.label, points)
-            for number, system in enumerate(comparison.systems)
-            if (points := _points([system.scores.get(group.name) for group in groups], measure))
-        ]
-        if lines:
-            title, unit = f"{measure.title} by {by}", measure.unit.split(";")[0]
-            yield line_chart(
-                title, unit, lines, x_title=axis, x_ticks=ticks, linear=measure is not LOSS
-            )
-
-
-def _points(scores: Sequence[dict[str, Any] | None], measure: Measure) -> list[Point]:
-    return [
-        Point(i, m["value"], m.get("low"), m.get("high"), m.get("per_seed", ()))
-        for i, score in enumerate(scores)
-        if (m := measure_of(score, measure)) is not None
-    ]
-
-
-def _training(comparison: ScoredComparison) -> Iterator[Chart]:
-    lines = [
-        Line(number, f"{system.label}, seed {seed}", points)
-        for number, system in enumerate(comparison.systems)
-        for seed, log in system.logs.items()
-        if (points := [Point(update, loss) for update, loss in sorted(log.losses.items())])
-    ]
-    if lines:
-        title, x_title = "Loss on validation text in training", "updates of its own training"
-        yield line_chart(title, "bits per token", lines, x_title=x_title)
 
 
 def _settings(comparison: ScoredComparison) -> tuple[dict[str, str], list[dict[str, str]]]:
