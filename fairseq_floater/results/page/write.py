@@ -114,7 +114,7 @@ def write_page(
 
 
 def _of_comparison(work: Path, pictures: bool, sentences: int) -> dict[str, Any]:
-    """Return what the template shows of a comparison."""
+    """Return the template's variables for a comparison."""
     scored = read_comparison(work)
     systems, data = scored.systems, scored.folder / "data" / "bin"
     tables = [table for measure in MEASURES if (table := measure_table(scored, measure))]
@@ -139,7 +139,7 @@ def _of_comparison(work: Path, pictures: bool, sentences: int) -> dict[str, Any]
 
 
 def _of_tasks(scored: ScoredTasks) -> dict[str, Any]:
-    """Return what the template shows of several tasks: exact match alone."""
+    """Return the template's variables for several tasks, which have exact match alone."""
     overview = scored.overview
     tables = [_overview_table(overview), *(_exact_table(t, t.name) for t in scored.tasks)]
     charts = (next(curves_by_length(task)) for task in scored.tasks)  # all have exact match
