@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> None:
         except (UserError, OSError) as error:
             failures.append(f"{name}: {sentence(error)}")
     if not (args.list or args.status):
-        command = floater("table", work, "--json", work / "tasks.json")
+        files = ("--json", work / "tasks.json", "--figure", work / "tasks.png")
+        command = floater("table", work, *files)
         if args.dry_run or any(work.glob("*/compare.json")):
             Launcher(dry_run=args.dry_run).show(command, work / "tasks.md")
     if failures:

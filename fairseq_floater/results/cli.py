@@ -8,7 +8,7 @@ from typing import Any
 from fairseq_floater.errors import ReportError, UsageError
 from fairseq_floater.results.paper import collect_paper_tables
 from fairseq_floater.results.table import collect, plot_scores
-from fairseq_floater.results.tasks import collect_tasks
+from fairseq_floater.results.tasks import collect_tasks, plot_tasks
 from fairseq_floater.results.understanding import collect_understanding
 from fairseq_floater.verbs import add_parts, add_verb, positive
 
@@ -65,7 +65,7 @@ def add_table(verbs: Any) -> None:
     )
     add = parser.add_argument
     add("results", metavar="RESULTS_DIR")
-    add("--figure", metavar="FILE", help="bars with intervals: png, svg or pdf")
+    add("--figure", metavar="FILE", help="the scores with intervals: png, svg or pdf")
     text = "only Tables 2 and 6, from all runs up to four folders deep"
     add("--paper", action="store_true", help=text)
     text = "with --paper: the test set (newstest2014, test, or the only one)"
@@ -96,7 +96,9 @@ def _table(results: str, *, figure: str | None, paper: bool, test: str | None) -
         raise UsageError("`--figure` draws an experiment's scores, not `--paper`'s tables.")
     if paper:
         return collect_paper_tables(results, test=test)
-    if figure is None and (tasks := collect_tasks(results)):
+    if tasks := collect_tasks(results):
+        if figure is not None:
+            plot_tasks(tasks, figure)
         return tasks
     understanding = None if figure is not None else collect_understanding(results)
     parts: list[Any] = []

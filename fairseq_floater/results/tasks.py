@@ -1,4 +1,4 @@
-"""Show exact match on tasks by length, ours and below it published results: `floater table`.
+"""Show exact match on tasks by length, ours and published results, as tables and a figure: `floater table`.
 
 The published numbers are from the authors' code, abstracts, or results for each example. The tables of
 Ontañón et al. 2022 and Csordás et al. 2021 are missing, because they could not be consulted.
@@ -6,11 +6,16 @@ Ontañón et al. 2022 and Csordás et al. 2021 are missing, because they could n
 
 from __future__ import annotations
 
+import os
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from fairseq_floater.data.products import SUMMARY
+from fairseq_floater.evaluation.s2l.figure import Panel, plot_panels, variant_rows
+from fairseq_floater.figures import Bar
 from fairseq_floater.records import markdown_table, read_json
 
 # SCAN's lengths above a cutoff of 25. The last entry stands for all of them.
@@ -34,7 +39,7 @@ _CSORDAS = (
     "Csordás et al. 2021: a universal Transformer (blocks share parameters) with Transformer-XL's positions, "
     "50,000 updates of 256 pairs; ours have blocks of their own and fewer updates."
 )
-_SHARE = {"value": float, "spread?": object}
+_SHARE = {"value": float, "spread?": object, "per_seed?": list}
 _COMPARISON = {"labels": dict, "bins": {...: {"systems": {...: {"exact_match": _SHARE}}}}}
 
 
@@ -45,6 +50,10 @@ class Published:
     label: str
     shares: dict[str, float]
     setup: str
+
+    @property
+    def full_label(self) -> str:
+        return f"published: {self.label}"
 
 
 def published(parameters: dict[str, Any]) -> list[Published]:
@@ -86,7 +95,7 @@ class TaskTables:
         for row in self.published[name]:
             shares = (row.shares.get(group) for group in bins)
             cells = ("" if share is None else f"{share:.3g}" for share in shares)
-            rows.append([f"*published: {row.label}*", *cells])
+            rows.append([f"*{row.full_label}*", *cells])
         setups = dict.fromkeys(row.setup for row in self.published[name])
         table = markdown_table(["exact match", *bins], rows)
         return [*table, "", *(setups or ["No published results are stored."])]
@@ -110,3 +119,33 @@ def _shown(score: dict[str, Any] | None) -> str:
     share = score["exact_match"]
     spread = "" if share.get("spread") is None else f" ±{share['spread']:.3f}"
     return f"{share['value']:.3f}{spread}"
+
+
+def plot_tasks(tables: TaskTables, path: str | os.PathLike[str]) -> None:
+    """Draw exact match on all longer examples, with a panel for each task and a row for each system.
+
+    Systems are sorted by their sum over tasks. Variants of decoding, such as told length, are dots of
+    another colour in the row of their system. The ending of ``path`` decides the format.
+    """
+    panels, labels, published_places = [], dict[str, str](), dict[str, tuple[str, str]]()
+    for task, report in tables.ours.items():
+        group, systems = next((name, of["systems"]) for name, of in report["bins"].items())
+        bars = {report["labels"][n]: _bar(of["exact_match"]) for n, of in systems.items()}
+        for row in tables.published[task]:
+            if group in row.shares:
+                bars[row.full_label] = Bar(row.shares[group])
+                published_places[row.full_label] = row.full_label, "published"
+        panels.append(Panel(task, "exact match", bars))
+        labels |= report["labels"]
+    order: dict[str, float] = defaultdict(float)
+    for panel in panels:
+        for label, bar in panel.bars.items():
+            order[label] -= bar.value
+    setups = dict.fromkeys(row.setup for of_task in tables.published.values() for row in of_task)
+    caption = "\n".join(fill(setup, 45 + 25 * len(panels)) for setup in setups)
+    plot_panels(path, variant_rows(labels) | published_places, [panels], order, caption)
+
+
+def _bar(share: dict[str, Any]) -> Bar:
+    interval = (share["low"], share["high"]) if "low" in share else None
+    return Bar(share["value"], interval, share.get("per_seed", ()))

@@ -4,7 +4,7 @@ import re
 import struct
 
 from fairseq_floater.evaluation.s2l.bin_scores import BinScore, SeedMean
-from fairseq_floater.evaluation.s2l.figure import _lines, plot_s2l
+from fairseq_floater.evaluation.s2l.figure import plot_s2l, variant_rows
 from fairseq_floater.evaluation.s2l.report import S2LScores
 
 
@@ -53,7 +53,7 @@ def test_further_translations_stand_in_the_line_of_their_model(tmp_path):
 
 def test_a_row_of_the_figure_is_of_one_model():
     labels = {"t_1": "t 1", "t_1.5": "t 1.5", "t_1.cap_80": "t 1, cap:80"}
-    assert {label: row for label, (row, _) in _lines(labels).items()} == {
+    assert {label: row for label, (row, _) in variant_rows(labels).items()} == {
         "t 1": "t 1",
         "t 1.5": "t 1.5",
         "t 1, cap:80": "t 1",

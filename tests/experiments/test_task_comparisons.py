@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 
 import pytest
 import yaml
@@ -92,6 +93,30 @@ def test_published_numbers_stand_below_ours(tmp_path, capsys):
         assert f"| *published: {row}  |" in printed
     assert printed.count("Kazemnejad et al. 2023") == 1  # once for the five rows of one source
     assert "sort:" in printed and "No published results are stored." in printed
+
+
+def test_a_figure_of_tasks_has_a_row_for_each_system_and_published_row(tmp_path):
+    """Told the length, a system has its dots in the row that it has without."""
+    shares = {
+        "scan-26": {"xl": 0.5, "xl.told_length": 1.0, "rope": 0.75},
+        "sort": {"xl": 0.5, "t5": 0.25, "rope": 0.0},
+    }
+    labels = {"xl": "Transformer-XL", "rope": "RoPE", "t5": "T5"}
+    labels["xl.told_length"] = "Transformer-XL, told length"
+    for name, of in shares.items():
+        scores = {n: {"exact_match": {"value": share}} for n, share in of.items()}
+        scores["xl"]["exact_match"] |= {"low": 0.4, "high": 0.6, "per_seed": [0.4, 0.6]}
+        report = {"labels": {n: labels[n] for n in of}, "bins": {"test": {"systems": scores}}}
+        (tmp_path / name / "text").mkdir(parents=True)
+        (tmp_path / name / "compare.json").write_text(json.dumps(report))
+        made = {"task": name.partition("-")[0], "cutoff": 26}
+        (tmp_path / name / "text" / "summary.json").write_text(json.dumps({"parameters": made}))
+    assert main(["table", str(tmp_path), "--figure", str(tmp_path / "tasks.svg")]) == 0
+    text = re.findall("<!-- ([A-Za-z].*) -->", (tmp_path / "tasks.svg").read_text())
+    rows = ["Transformer-XL", "published: xl, universal", "published: length told", "RoPE", "T5"]
+    first, second = ["exact match", *rows, "scan-26"], ["exact match", "sort"]
+    assert text[: len(first + second)] == first + second
+    assert text[-3:] == ["as trained", "told length", "published"]
 
 
 def test_words_go_the_whole_way_to_table_and_page(tmp_path):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from fairseq_floater.evaluation.s2l.report import KINDS, S2LScores
 from fairseq_floater.figures import (
@@ -42,45 +45,73 @@ def _bars(report: S2LScores, kind: str) -> dict[str, dict[str, Bar]]:
     }
 
 
+class Panel(NamedTuple):
+    """One panel of :func:`plot_panels`: a bar for each label, and the words above and below it."""
+
+    title: str
+    measure: str
+    bars: dict[str, Bar]
+
+
 def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
     """Draw exact match, loss, BLEU and score, if available, with one row per system.
 
-    Variants of decoding, such as told length, are in the row of their system in other colours. Systems
-    are sorted by the first measure; systems without it come last.
+    Systems are sorted by the first measure; systems without it come last.
     """
     kinds = [kind for kind in ("exact", "loss", "bleu", "score") if kind in report.kinds]
-    lines = _lines(report.labels)
-    variants = list(dict.fromkeys(variant for _, variant in lines.values()))
+    panels = [
+        [
+            Panel(f"{name}\n{report.sentences[name]:,} sentences", _TITLES[kind], bars)
+            for name, bars in _bars(report, kind).items()
+        ]
+        for kind in kinds
+    ]
     sign = 1 if kinds[0] == "loss" else -1
     main = _bars(report, kinds[0])[report.main_group]
-    values = {lines[label]: sign * bar.value for label, bar in main.items()}
+    order = {label: sign * bar.value for label, bar in main.items()}
+    caption = f"{report.length}\n{report.signature}"
+    plot_panels(path, variant_rows(report.labels), panels, order, caption)
+
+
+def plot_panels(
+    path: str | os.PathLike[str],
+    places: dict[str, tuple[str, str]],
+    panels: Sequence[Sequence[Panel]],
+    order: dict[str, float],
+    caption: str,
+) -> None:
+    """Draw panels with one row per system, and with a colour for each variant of decoding.
+
+    Args:
+        path: the figure; its ending decides the format.
+        places: the row and the variant of each label, as :func:`variant_rows` returns them.
+        panels: line by line, as many in each.
+        order: by row, the number that rows are sorted by; rows without one come last.
+        caption: the words below all panels.
+    """
+    variants = list(dict.fromkeys(variant for _, variant in places.values()))
     rows = sorted(
-        dict.fromkeys(system for system, _ in lines.values()),
-        key=lambda system: values.get((system, AS_TRAINED), math.inf),
+        dict.fromkeys(system for system, _ in places.values()),
+        key=lambda system: order.get(system, math.inf),
     )
-    columns = len(report.scores)
-    size = (3.5 + 1.6 * columns, len(kinds) * (1.0 + 0.24 * len(rows)))
+    columns = len(panels[0])
+    size = (3.5 + 1.6 * columns, len(panels) * (1.0 + 0.24 * len(rows)))
     with empty_figure(path, size) as figure:
-        panels = figure.subplots(len(kinds), columns, squeeze=False, sharey=True).flat
-        bars = ((kind, *group) for kind in kinds for group in _bars(report, kind).items())
-        for axes, (kind, name, of_group) in zip(panels, bars):
-            series = {
-                variant: {
-                    lines[label][0]: b
-                    for label, b in of_group.items()
-                    if lines[label][1] == variant
-                }
-                for variant in variants
-            }
+        grid = figure.subplots(len(panels), columns, squeeze=False, sharey=True).flat
+        for axes, panel in zip(grid, chain.from_iterable(panels)):
+            series: dict[str, dict[str, Bar]] = {variant: {} for variant in variants}
+            for label, bar in panel.bars.items():
+                system, variant = places[label]
+                series[variant][system] = bar
             rows_of_dots(axes, rows, series)
-            axes.set_title(f"{name}\n{report.sentences[name]:,} sentences", fontsize=9)
-            axes.set_xlabel(_TITLES[kind], fontsize=8)
-        figure.supxlabel(f"{report.length}\n{report.signature}", fontsize=8)
+            axes.set_title(panel.title, fontsize=9)
+            axes.set_xlabel(panel.measure, fontsize=8)
+        figure.supxlabel(caption, fontsize=8)
         if len(variants) > 1:
             legend(figure, figure.axes[0], "upper", most=5)
 
 
-def _lines(labels: dict[str, str]) -> dict[str, tuple[str, str]]:
+def variant_rows(labels: dict[str, str]) -> dict[str, tuple[str, str]]:
     """Return for each label the system whose row it shares, and the name of the variant of decoding.
 
     A variant is named after its system: ``xl.cap_80`` is labelled ``xl, cap:80``.

@@ -15,8 +15,6 @@ from fairseq_floater.results.page.comparison import (
 )
 from fairseq_floater.results.tasks import Published, collect_tasks
 
-_PUBLISHED = "published: "
-
 
 class ScoredTasks(NamedTuple):
     """An overview, whose groups are the tasks, and each task's comparison; all list the same systems."""
@@ -33,18 +31,19 @@ def read_tasks(folder: Path) -> ScoredTasks | None:
         return None
     tasks = [_task(folder / n, of, tables.published[n]) for n, of in tables.ours.items()]
     labels = {system.name: system.label for task in tasks for system in task.systems}
-    names = sorted(labels, key=lambda name: name.startswith(_PUBLISHED))
+    rows = (row for of_task in tables.published.values() for row in of_task)
+    facts = {row.full_label: row.setup for row in rows}
+    names = sorted(labels, key=lambda name: name in facts)
     for task in tasks:
         known = {system.name: system for system in task.systems}
         task.systems = [known.get(name) or ScoredSystem(name, labels[name]) for name in names]
     by_system = zip(*(task.systems for task in tasks))
-    published = (row for of_task in tables.published.values() for row in of_task)
     overview = ScoredComparison(
         folder,
         [_on_all(of_one, tasks) for of_one in by_system],
         [Group(task.name, task.groups[0].sentences) for task in tasks],
         tasks[0].baseline,
-        facts={f"{_PUBLISHED}{row.label}": row.setup for row in published},
+        facts=facts,
         warnings=[f"{task.name}: {warning}" for task in tasks for warning in task.warnings],
     )
     runs = (
@@ -66,8 +65,7 @@ def _task(folder: Path, report: dict[str, Any], rows: Sequence[Published]) -> Sc
     for row in rows:
         shares = {g.name: row.shares[g.name] for g in groups if g.name in row.shares}
         scores = {group: {"exact_match": {"value": share}} for group, share in shares.items()}
-        label = f"{_PUBLISHED}{row.label}"
-        systems.append(ScoredSystem(label, label, scores=scores))
+        systems.append(ScoredSystem(row.full_label, row.full_label, scores=scores))
     warnings = report["warnings"]
     return ScoredComparison(folder, systems, groups, report["baseline"], warnings=warnings)
 
