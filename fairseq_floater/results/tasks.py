@@ -147,5 +147,5 @@ def plot_tasks(tables: TaskTables, path: str | os.PathLike[str]) -> None:
 
 
 def _bar(share: dict[str, Any]) -> Bar:
-    interval = (share["low"], share["high"]) if "low" in share else None
+    interval = None if share.get("low") is None else (share["low"], share["high"])
     return Bar(share["value"], interval, share.get("per_seed", ()))
