@@ -16,7 +16,7 @@ SYSTEMS = {
 
 
 def rows_of(head):
-    """Yield the cells of each row of the table of docs/tasks.md with this head, published rows apart."""
+    """Yield system and cells of each row of the table with this head in docs/tasks.md, but published ones."""
     text = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
     plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
     _, found, after = plain.partition(head)
@@ -40,7 +40,7 @@ def seeds_in(name, column, key):
 def assert_shows(cell, values):
     """Each number of ``cell`` is that of ``values``, with as many digits as it has."""
     shown = CELL.fullmatch(cell)
-    assert shown, cell
+    assert shown and (shown["deviation"] is None) == (len(values) == 1), cell
     numbers = [(shown["mean"], statistics.mean(values))]
     if len(values) > 1:
         numbers.append((shown["deviation"], statistics.stdev(values)))
