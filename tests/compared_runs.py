@@ -49,6 +49,13 @@ def labelled(*argv):
     return [*map(str, argv), "--baseline", "plain-a", *labels]
 
 
+def save_task(folder, parameters, report):
+    """Write the text's parameters and the comparison of a task, as scripts/tasks.sh leaves them."""
+    (folder / "text").mkdir(parents=True)
+    (folder / "text" / "summary.json").write_text(json.dumps({"parameters": parameters}))
+    (folder / "compare.json").write_text(json.dumps(report))
+
+
 @contextmanager
 def changed(path):
     """Yield the content of a JSON file; write it back at the end."""

@@ -80,6 +80,12 @@ class TaskTables:
     ours: dict[str, dict[str, Any]]
     published: dict[str, list[Published]]
 
+    @property
+    def setups(self) -> dict[str, str]:
+        """Return the set-up of each published system of all tasks, by its full label."""
+        rows = (row for of_task in self.published.values() for row in of_task)
+        return {row.full_label: row.setup for row in rows}
+
     def format_text(self) -> str:
         texts = ["\n".join([f"{name}:", "", *self._lines(name)]) for name in self.ours]
         return "\n\n".join([*texts, "Ours: means over seeds, ± their standard deviation."])
@@ -127,23 +133,21 @@ def plot_tasks(tables: TaskTables, path: str | os.PathLike[str]) -> None:
     Systems are sorted by their sum over tasks. Variants of decoding, such as told length, are dots of
     another colour in the row of their system. The ending of ``path`` decides the format.
     """
-    panels, labels, published_places = [], dict[str, str](), dict[str, tuple[str, str]]()
+    panels, labels, order = [], dict[str, str](), defaultdict[str, float](float)
     for task, report in tables.ours.items():
         group, systems = next((name, of["systems"]) for name, of in report["bins"].items())
         bars = {report["labels"][n]: _bar(of["exact_match"]) for n, of in systems.items()}
         for row in tables.published[task]:
             if group in row.shares:
                 bars[row.full_label] = Bar(row.shares[group])
-                published_places[row.full_label] = row.full_label, "published"
+        for label, bar in bars.items():
+            order[label] -= bar.value
         panels.append(Panel(task, "exact match", bars))
         labels |= report["labels"]
-    order: dict[str, float] = defaultdict(float)
-    for panel in panels:
-        for label, bar in panel.bars.items():
-            order[label] -= bar.value
-    setups = dict.fromkeys(row.setup for of_task in tables.published.values() for row in of_task)
-    caption = "\n".join(fill(setup, 45 + 25 * len(panels)) for setup in setups)
-    plot_panels(path, variant_rows(labels) | published_places, [panels], order, caption)
+    setups = tables.setups
+    places = {label: (label, "published") for label in setups if label in order}
+    lines = (fill(setup, 45 + 25 * len(panels)) for setup in dict.fromkeys(setups.values()))
+    plot_panels(path, variant_rows(labels) | places, [panels], order, "\n".join(lines))
 
 
 def _bar(share: dict[str, Any]) -> Bar:

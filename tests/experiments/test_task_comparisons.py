@@ -6,7 +6,7 @@ import re
 
 import pytest
 import yaml
-from compared_runs import page_of
+from compared_runs import page_of, save_task
 from fake_launcher import Laboratory
 from number_systems import SINUSOID
 from toy import ROOT, floater, run_script
@@ -76,11 +76,7 @@ def test_published_numbers_stand_below_ours(tmp_path, capsys):
             group: {"systems": {"rope": {"exact_match": {"value": share, "spread": 0.01}}}}
             for group, share in shares.items()
         }
-        (tmp_path / name / "text").mkdir(parents=True)
-        report = {"labels": {"rope": "RoPE"}, "bins": bins}
-        (tmp_path / name / "compare.json").write_text(json.dumps(report))
-        made = json.dumps({"parameters": parameters})
-        (tmp_path / name / "text" / "summary.json").write_text(made)
+        save_task(tmp_path / name, parameters, {"labels": {"rope": "RoPE"}, "bins": bins})
     assert main(["table", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "| exact match | test | test, 26 | test_short |" in printed
@@ -107,10 +103,7 @@ def test_a_figure_of_tasks_has_a_row_for_each_system_and_published_row(tmp_path)
         scores = {n: {"exact_match": {"value": share}} for n, share in of.items()}
         scores["xl"]["exact_match"] |= {"low": 0.4, "high": 0.6, "per_seed": [0.4, 0.6]}
         report = {"labels": {n: labels[n] for n in of}, "bins": {"test": {"systems": scores}}}
-        (tmp_path / name / "text").mkdir(parents=True)
-        (tmp_path / name / "compare.json").write_text(json.dumps(report))
-        made = {"task": name.partition("-")[0], "cutoff": 26}
-        (tmp_path / name / "text" / "summary.json").write_text(json.dumps({"parameters": made}))
+        save_task(tmp_path / name, {"task": name.partition("-")[0], "cutoff": 26}, report)
     assert main(["table", str(tmp_path), "--figure", str(tmp_path / "tasks.svg")]) == 0
     text = re.findall("<!-- ([A-Za-z].*) -->", (tmp_path / "tasks.svg").read_text())
     rows = ["Transformer-XL", "published: xl, universal", "published: length told", "RoPE", "T5"]

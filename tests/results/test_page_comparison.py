@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 
-from compared_runs import LABELS, STOPS, changed, labelled, page_of
+from compared_runs import LABELS, STOPS, changed, labelled, page_of, save_task
 
 from fairseq_floater.cli import main
 from fairseq_floater.results.page.comparison import read_comparison
@@ -146,10 +146,7 @@ def test_tasks_have_one_page_with_an_overview_and_published_rows(tmp_path, capsy
         }
         runs = {name: [f"w/{task}/seed-{seed}/{name}" for seed in (1, 2)] for name in labels}
         report = {"labels": labels, "bins": bins, "runs": runs, "baseline": "plain-a"}
-        (tmp_path / "w" / task / "text").mkdir(parents=True)
-        (tmp_path / "w" / task / "compare.json").write_text(json.dumps({**report, "warnings": []}))
-        summary = tmp_path / "w" / task / "text" / "summary.json"
-        summary.write_text(json.dumps({"parameters": made}))
+        save_task(tmp_path / "w" / task, made, {**report, "warnings": []})
     page = page_of(tmp_path / "w")
     assert "4 systems, 2 tasks, 0 pictures" in capsys.readouterr().out
     assert "4 systems, seeds 1, 2; 2 tasks" in " ".join(page.text.split())

@@ -59,15 +59,16 @@ def _plot_rows(report: S2LScores, path: str | os.PathLike[str]) -> None:
     Systems are sorted by the first measure; systems without it come last.
     """
     kinds = [kind for kind in ("exact", "loss", "bleu", "score") if kind in report.kinds]
+    bars = {kind: _bars(report, kind) for kind in kinds}
     panels = [
         [
-            Panel(f"{name}\n{report.sentences[name]:,} sentences", _TITLES[kind], bars)
-            for name, bars in _bars(report, kind).items()
+            Panel(f"{name}\n{report.sentences[name]:,} sentences", _TITLES[kind], of_group)
+            for name, of_group in of_kind.items()
         ]
-        for kind in kinds
+        for kind, of_kind in bars.items()
     ]
     sign = 1 if kinds[0] == "loss" else -1
-    main = _bars(report, kinds[0])[report.main_group]
+    main = bars[kinds[0]][report.main_group]
     order = {label: sign * bar.value for label, bar in main.items()}
     caption = f"{report.length}\n{report.signature}"
     plot_panels(path, variant_rows(report.labels), panels, order, caption)

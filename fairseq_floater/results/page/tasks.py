@@ -31,9 +31,8 @@ def read_tasks(folder: Path) -> ScoredTasks | None:
         return None
     tasks = [_task(folder / n, of, tables.published[n]) for n, of in tables.ours.items()]
     labels = {system.name: system.label for task in tasks for system in task.systems}
-    rows = (row for of_task in tables.published.values() for row in of_task)
-    facts = {row.full_label: row.setup for row in rows}
-    names = sorted(labels, key=lambda name: name in facts)
+    setups = tables.setups
+    names = sorted(labels, key=lambda name: name in setups)
     for task in tasks:
         known = {system.name: system for system in task.systems}
         task.systems = [known.get(name) or ScoredSystem(name, labels[name]) for name in names]
@@ -43,7 +42,7 @@ def read_tasks(folder: Path) -> ScoredTasks | None:
         [_on_all(of_one, tasks) for of_one in by_system],
         [Group(task.name, task.groups[0].sentences) for task in tasks],
         tasks[0].baseline,
-        facts=facts,
+        facts=setups,
         warnings=[f"{task.name}: {warning}" for task in tasks for warning in task.warnings],
     )
     runs = (
