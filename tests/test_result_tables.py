@@ -1,11 +1,13 @@
-"""The tables of docs/tasks.md hold the means and deviations of the seeds in docs/results."""
+"""The tables of README, docs/tasks.md and docs/results.md hold the numbers of docs/results."""
 
 import csv
 import re
 import statistics
 
+import pytest
 from toy import ROOT
 
+RESULTS = ROOT / "docs" / "results"
 CELL = re.compile(r"(?P<mean>[\d.]+)(?: ±(?P<deviation>[\d.]+))?(?: \(\d+\))?")
 XL = "FLOATER, relative (xl)"
 # A label that begins with dots continues the one above it.
@@ -30,10 +32,9 @@ def rows_of(head):
 def seeds_in(name, column, key):
     """Return the values of seeds 1 to 3 in ``column`` of a file of docs/results by ``key`` of a row."""
     values = {}
-    with (ROOT / "docs" / "results" / name).open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if row["seed"] in ("1", "2", "3"):
-                values.setdefault(key(row), []).append(float(row[column]))
+    for row in csv.DictReader((RESULTS / name).read_text(encoding="utf-8").splitlines()):
+        if row["seed"] in ("1", "2", "3"):
+            values.setdefault(key(row), []).append(float(row[column]))
     return values
 
 
@@ -74,3 +75,42 @@ def test_reverse_copy_duplicate_and_cartesian():
         for cell, column in zip(cells, columns, strict=True):
             if cell:
                 assert_shows(cell, values[column, system])
+
+
+def numbers_in(name):
+    """Return the text of a file of docs/results and, if it has seeds, the mean and deviation of each cell."""
+    text = (RESULTS / name).read_text(encoding="utf-8")
+    head, *rows = csv.reader(text.splitlines())
+    if "seed" not in head:
+        return text
+    at, values = head.index("seed"), {}
+    for row in rows:
+        for column, cell in enumerate(row[at + 1 :]):
+            for part, number in enumerate(cell.split("; ")):
+                if re.fullmatch(r"[\d.]+", number):
+                    values.setdefault((*row[:at], column, part), []).append(float(number))
+    for seeds in filter(lambda seeds: len(seeds) > 1, values.values()):
+        mean, deviation = statistics.mean(seeds), statistics.stdev(seeds)
+        text += "".join(f"\n{mean:.{d}f} ±{deviation:.{d}f}" for d in (1, 2))
+    return text
+
+
+@pytest.mark.parametrize(
+    ("document", "heading"),
+    [
+        ("README.md", "Results"),
+        ("docs/results.md", "Number words"),
+        ("docs/results.md", "Positions in cross-attention"),
+        ("docs/results.md", "On documents that the model has not seen"),
+        ("docs/results.md", "Cross-attention on legal text"),
+        ("docs/results.md", "Language models"),
+    ],
+)
+def test_means_over_seeds(document, heading):
+    text = (ROOT / document).read_text(encoding="utf-8").replace("**", "")
+    section = re.split(rf"^##+ {heading}$", text, flags=re.M)[1].partition("\n#")[0]
+    every = [path.name for path in sorted(RESULTS.glob("*.csv"))]
+    files = re.findall(r"results/(\w+\.csv)", section) or every
+    known = "".join(map(numbers_in, files))
+    means = re.findall(r"(?<=[|;] )[\d.]+ ±[\d.]+(?=;| \|)", section)
+    assert means and [mean for mean in means if mean not in known] == []
