@@ -59,11 +59,16 @@ class RunFolder:
     def read(self) -> dict[str, Any]:
         """Return the record, with empty entries if none is written yet.
 
+        A run is no longer done if its scores, or other files that it has ``made``, were removed.
+
         Raises:
             ReportError: the file is not JSON, or has another shape.
         """
         path = self.path / RECORD
         record = read_json(path, _SHAPE) if path.exists() else {}
+        made = (self.path / name for name in record.get("made", {}))
+        if record.get("state") == "done" and not all(path.is_file() for path in made):
+            del record["state"]
         return {"arguments": {}, "settings": {}, "tokens": {}, **record}
 
     @contextmanager
