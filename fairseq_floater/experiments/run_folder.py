@@ -59,15 +59,18 @@ class RunFolder:
     def read(self) -> dict[str, Any]:
         """Return the record, with empty entries if none is written yet.
 
-        A run is no longer done if its scores, or other files that it has ``made``, were removed.
+        Files of ``made`` that were removed, such as scores, are left out, and the run is no longer done.
 
         Raises:
             ReportError: the file is not JSON, or has another shape.
         """
         path = self.path / RECORD
         record = read_json(path, _SHAPE) if path.exists() else {}
-        made = (self.path / name for name in record.get("made", {}))
-        if record.get("state") == "done" and not all(path.is_file() for path in made):
+        made = record.get("made", {})
+        removed = [name for name in made if not (self.path / name).is_file()]
+        for name in removed:
+            del made[name]
+        if removed and record.get("state") == "done":
             del record["state"]
         return {"arguments": {}, "settings": {}, "tokens": {}, **record}
 

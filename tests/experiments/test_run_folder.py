@@ -186,6 +186,20 @@ def test_an_average_of_other_checkpoints_is_refused(tmp_path):
         folder.check_average({"average": "3", "average_of": "epochs"})
 
 
+def test_a_run_is_done_as_long_as_its_scores_exist(tmp_path):
+    folder, scores = RunFolder(tmp_path), tmp_path / "scores.test.json"
+    scores.touch()
+    with folder.changing() as record:
+        record |= {"state": "done", "made": {scores.name: []}}
+    assert folder.read()["state"] == "done"
+    scores.unlink()
+    assert "state" not in folder.read()
+    # It may end again without them: the configuration may have fewer test sets now.
+    with folder.changing() as record:
+        record["state"] = "done"
+    assert folder.read()["state"] == "done"
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"arguments": {"donor": 3}}', '{"processes": "2"}'])
 def test_a_record_of_another_shape_is_refused(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
