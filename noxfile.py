@@ -33,7 +33,8 @@ nox.options.error_on_missing_interpreters = False
 @nox.session
 @nox.parametrize(
     "python,torch",
-    [("3.11", TORCH), ("3.12", TORCH), ("3.13", TORCH), ("3.11", "2.14.1"), ("3.11", OLDEST_TORCH)],
+    [(f"3.{minor}", TORCH) for minor in range(11, 15)]
+    + [("3.11", "2.14.1"), ("3.11", OLDEST_TORCH)],
 )
 def tests(session: nox.Session, torch: str) -> None:
     """Run the tests, with fairseq built against the installed torch as in scripts/setup.sh."""

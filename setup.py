@@ -17,7 +17,7 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
-    python_requires=">=3.11,<3.14",
+    python_requires=">=3.11,<3.15",
     packages=find_packages(include=["fairseq_floater", "fairseq_floater.*"]),
     package_data={"fairseq_floater.results.page": ["page.html", "page.css", "page.js"]},
     install_requires=[

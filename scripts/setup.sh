@@ -9,7 +9,7 @@
 # FLOATER_PYTHON=PYTHON   use this environment instead; it is checked, and nothing is installed
 # FLOATER_BASE_PYTHON=PYTHON   make .venv with this Python, e.g. python3.13
 # FLOATER_TORCH=SPEC      torch to install, e.g. a build for your CUDA
-# FLOATER_FAIRSEQ=SPEC    fairseq to build: a folder, an archive or git+https://...; patched for Python 3.11 if needed
+# FLOATER_FAIRSEQ=SPEC    fairseq to build: a folder, an archive or git+https://...; patched for newer Pythons if needed
 # example: bash scripts/setup.sh && .venv/bin/floater info
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -39,11 +39,11 @@ if command -v flock >/dev/null; then flock 9; fi
 if is_done; then exit; fi
 
 find_python() {
-    local fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
-    for candidate in ${FLOATER_BASE_PYTHON:-python3.12 python3.11 python3.13 python3}; do
+    local fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))'
+    for candidate in ${FLOATER_BASE_PYTHON:-python3.12 python3.11 python3.13 python3.14 python3}; do
         if "$candidate" -c "$fits" 2>/dev/null; then command -v "$candidate" && return; fi
     done
-    die "Python 3.11, 3.12 or 3.13 is needed (with its venv module); none was found. Set FLOATER_BASE_PYTHON to one."
+    die "Python 3.11 to 3.14 is needed (with its venv module); none was found. Set FLOATER_BASE_PYTHON to one."
 }
 
 command -v c++ >/dev/null || command -v g++ >/dev/null ||

@@ -70,13 +70,16 @@ def test_fairseq_comes_without_torchaudio(noxfile):
 MAIN = (
     "    common: CommonConfig = CommonConfig()\r\n    q: Q = field(default=Q())\n    n: int = 1\n"
     "    sizes = np.zeros(n, dtype=np.compat.long)\n"
+    '    ) or typestring.startswith("typing.Optional"):\n    num_workers=self.num_workers,\n'
 )
 
 
 def test_a_fairseq_of_before_python_3_11_and_numpy_2_is_mended(tmp_path):
     """Its defaults become those of fairseq-fixed; other lines, and a function's body, stay."""
-    package = tmp_path / "fairseq"
+    package, hydra = tmp_path / "fairseq", tmp_path / "hydra"
     package.mkdir()
+    hydra.mkdir()
+    (hydra / "__init__.py").write_text("help=LazyCompletionHelp(),\n")
     (package / "__init__.py").write_text("        local: Plain = Plain()\n")
     (package / "configs.py").write_bytes(MAIN.encode())
     env = environment(PYTHONPATH=str(tmp_path))
@@ -84,8 +87,12 @@ def test_a_fairseq_of_before_python_3_11_and_numpy_2_is_mended(tmp_path):
         run([sys.executable, ROOT / "scripts" / "mend_fairseq.py"], env=env, new=True)
         mended = MAIN.replace("CommonConfig()", "CommonConfig").replace("Q())", "Q)")
         mended = mended.replace("np.compat.long", "np.int64")
+        mended = mended.replace('al"):', 'al") or typestring.endswith(" | None"):')
+        fork = 'multiprocessing_context="fork" if self.num_workers > 0 else None'
+        mended = mended.replace("self.num_workers,", f"self.num_workers, {fork},")
         assert (package / "configs.py").read_bytes() == mended.encode()
     assert (package / "__init__.py").read_text() == "        local: Plain = Plain()\n"
+    assert (hydra / "__init__.py").read_text() == "help=str(LazyCompletionHelp()),\n"
 
 
 def test_every_name_of_fairseq_is_listed():
