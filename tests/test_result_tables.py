@@ -101,6 +101,7 @@ def numbers_in(name):
         ("README.md", "Results"),
         ("docs/results.md", "Number words"),
         ("docs/results.md", "Positions in cross-attention"),
+        ("docs/results.md", "What makes Transformer-XL carry over"),
         ("docs/results.md", "On documents that the model has not seen"),
         ("docs/results.md", "Cross-attention on legal text"),
         ("docs/results.md", "Language models"),
