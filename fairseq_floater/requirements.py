@@ -39,7 +39,7 @@ FAIRSEQS = ("fairseq-fixed", "fairseq")
 # setup.py states the same for pip, but pip never installs a checkout that `--user-dir` names.
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 6)
-NEEDED = "Python 3.11 to 3.14 with fairseq-fixed 0.12.3.1 (`bash scripts/setup.sh` installs it)"
+NEEDED = "Python 3.11 to 3.14 with fairseq-fixed 0.12.3.1 (`bash scripts/setup.sh` installs and mends it)"
 
 
 class UnsupportedError(UserError, ImportError):

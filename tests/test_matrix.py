@@ -74,8 +74,8 @@ MAIN = (
 )
 
 
-def test_a_fairseq_of_before_python_3_11_and_numpy_2_is_mended(tmp_path):
-    """Its defaults become those of fairseq-fixed; other lines, and a function's body, stay."""
+def test_fairseq_and_hydra_are_mended_for_newer_pythons_and_numpy_2(tmp_path):
+    """fairseq's defaults become those of fairseq-fixed; other lines, and a function's body, stay."""
     package, hydra = tmp_path / "fairseq", tmp_path / "hydra"
     package.mkdir()
     hydra.mkdir()
