@@ -54,6 +54,10 @@ if [[ ! -x $PYTHON ]]; then
     say "making .venv with $base ($("$base" --version))"
     "$base" -m venv "$ROOT/.venv"
 fi
+# Without its headers the build would fail, after gigabytes of download.
+has_headers='import pathlib, sys, sysconfig; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())'
+"$PYTHON" -c "$has_headers" ||
+    die "The headers of $("$PYTHON" --version) are needed to build fairseq; install them (e.g. python3-dev) and run this again."
 pip() { "$PYTHON" -m pip --quiet --disable-pip-version-check "$@"; }
 
 # Build fairseq against the installed torch. A build in isolation would fetch another one.

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 
@@ -122,6 +123,31 @@ def test_setup_installs_every_package_that_is_checked():
         "fairseq",
         "hydra-core",
     }
+
+
+# Makes environments, has no modules and no headers.
+BARE_PYTHON = """#!/bin/sh
+case "$*" in
+*version_info*) ;;
+-m\\ venv\\ *) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+--version) echo Python 3.12.1 ;;
+*) exit 1 ;;
+esac
+"""
+
+
+def test_setup_stops_before_the_download_if_python_has_no_headers(tmp_path):
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    shutil.copy(ROOT / "setup.py", tmp_path)
+    python = tmp_path / "python"
+    python.write_text(BARE_PYTHON)
+    python.chmod(0o755)
+    env = environment(FLOATER_BASE_PYTHON=str(python), FLOATER_PYTHON="")
+    done = run(["bash", tmp_path / "scripts" / "setup.sh"], code=1, env=env)
+    assert done.stderr.endswith(
+        "The headers of Python 3.12.1 are needed to build fairseq; "
+        "install them (e.g. python3-dev) and run this again.\n"
+    )
 
 
 def test_a_verb_whose_extra_is_missing_names_it(tmp_path):
