@@ -49,7 +49,8 @@ find_python() {
 command -v c++ >/dev/null || command -v g++ >/dev/null ||
     die "A C++ compiler is needed to build fairseq; install one (e.g. g++) and run this again."
 
-if [[ ! -x $PYTHON ]]; then
+# An environment without pip is left if Python lacked ensurepip (python3-venv).
+if ! "$PYTHON" -m pip --version &>/dev/null; then
     base=$(find_python)
     say "making .venv with $base ($("$base" --version))"
     "$base" -m venv "$ROOT/.venv"

@@ -136,12 +136,18 @@ esac
 """
 
 
-def test_setup_stops_before_the_download_if_python_has_no_headers(tmp_path):
+@pytest.mark.parametrize("broken", [False, True], ids=["new", "over an environment without pip"])
+def test_setup_stops_before_the_download_if_python_has_no_headers(tmp_path, broken):
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     shutil.copy(ROOT / "setup.py", tmp_path)
     python = tmp_path / "python"
     python.write_text(BARE_PYTHON)
     python.chmod(0o755)
+    if broken:
+        without_pip = tmp_path / ".venv" / "bin" / "python"
+        without_pip.parent.mkdir(parents=True)
+        without_pip.write_text("#!/bin/sh\nexit 1\n")
+        without_pip.chmod(0o755)
     env = environment(FLOATER_BASE_PYTHON=str(python), FLOATER_PYTHON="")
     done = run(["bash", tmp_path / "scripts" / "setup.sh"], code=1, env=env)
     assert done.stderr.endswith(
