@@ -154,10 +154,10 @@ def test_a_finished_run_trains_further_once_its_results_are_removed(tmp_path):
     config.write_text(f"extends: {CONFIG}\nbudget: {{finetune: {{max-epoch: {epochs + 1}}}}}\n")
     with pytest.raises(UserError, match=r"to train further, remove average\.json, generate"):
         run(tmp_path, "floater", config=config)
-    for path in (
-        p for name in ("average.json", "generate.*", "scores.*") for p in folder.glob(name)
-    ):
+    results = ("average.json", "generate.*", "scores.*")
+    for path in [path for name in results for path in folder.glob(name)]:
         path.unlink()
+    assert "state" not in RunFolder(folder).read()
     with pytest.raises(CommandError):
         run(tmp_path, "floater", FakeLauncher(fails="train floater-all-qkv"), config=config)
     record = RunFolder(folder).read()
