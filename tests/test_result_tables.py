@@ -14,6 +14,8 @@ XL = "FLOATER, relative (xl)"
 SYSTEMS = {
     "... starting as a slow rotation": f"{XL}, rotation, lr-scale 0.01",
     "... linear time": f"{XL}, linear time",
+    "`rotation_flow`": "rotation_flow, hidden",
+    "FLOATER, `qkv`": "FLOATER, qkv",
 }
 
 
@@ -64,17 +66,30 @@ def test_scan():
                 assert_shows(part, values[f"{system}{longer_training}", cutoff, told])
 
 
-def test_reverse_copy_duplicate_and_cartesian():
-    head = "| system | reverse | with cross-attention | copy | duplicate | cartesian |"
+# For each column the task (for reverse: whether distances are in cross-attention), and how it is trained.
+TASKS = {
+    "| reverse | with cross-attention | copy | duplicate | cartesian |": (
+        "no; yes; copy; duplicate; cartesian"
+    ),
+    "| reverse | stretched | ... and cross-attention | copy | stretched | duplicate | stretched "
+    "| cartesian, stretched |": (
+        "no; no, stretched; yes, stretched; copy; copy, stretched; duplicate; duplicate, stretched; "
+        "cartesian, stretched"
+    ),
+}
+
+
+@pytest.mark.parametrize("head", TASKS)
+def test_reverse_copy_duplicate_and_cartesian(head):
     values = seeds_in("copies.csv", "longer", lambda row: (row["task"], row["system"]))
     values |= seeds_in(
         "reverse.csv", "17 to 24 digits", lambda row: (row["cross-attention"], row["system"])
     )
-    columns = ("no", "yes", "copy", "duplicate", "cartesian")
-    for system, cells in rows_of(head):
-        for cell, column in zip(cells, columns, strict=True):
+    for system, cells in rows_of(f"| system {head}"):
+        for cell, column in zip(cells, TASKS[head].split("; "), strict=True):
+            task, comma, stretched = column.partition(",")
             if cell:
-                assert_shows(cell, values[column, system])
+                assert_shows(cell, values[task, system + comma + stretched])
 
 
 def numbers_in(name):
