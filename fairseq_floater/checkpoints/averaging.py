@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,15 @@ def _last_intervals(folder: Path, count: int) -> list[Path]:
         interval = _saving(state).get("save_interval_updates", 0)
         if interval > 0 and number % interval == 0:
             updates[path] = number
-    return sorted(updates, key=updates.__getitem__)[-count:]
+    latest = sorted(updates, key=updates.__getitem__)[-count:]
+    interval = _saving(load_checkpoint(latest[-1])).get("save_interval_updates", 0) if latest else 0
+    for before, after in pairwise(updates[path] for path in latest):
+        if after - before > interval > 0:
+            raise CheckpointError(
+                f"{folder} has no checkpoint between updates {before} and {after}, but one was saved every "
+                f"{interval}. If it ended an epoch, a higher --keep-last-epochs keeps it."
+            )
+    return latest
 
 
 def _best(folder: Path, count: int) -> list[Path]:

@@ -11,7 +11,7 @@ from omegaconf import MISSING
 from fairseq_floater.data.parallel_text import LANGUAGE
 from fairseq_floater.data.sentencepiece_subwords import NORMALIZATIONS
 from fairseq_floater.data.subwords import SUBWORDS, WORDS
-from fairseq_floater.data.wmt14.sources import RECIPES
+from fairseq_floater.data.wmt14.sources import LIMITS, RECIPES
 from fairseq_floater.errors import UsageError
 from fairseq_floater.experiments.arguments import SET_BY
 from fairseq_floater.experiments.hardware import UpdateBudget
@@ -177,6 +177,9 @@ def _check(config: Config) -> None:
         check_one_of("data: wmt14", data.wmt14, RECIPES)
         pair = f"{languages.source}-{languages.target}"
         require(data.wmt14 == pair, "data: wmt14", f"{pair}, as `languages`", data.wmt14)
+        for key, limit in LIMITS.items():
+            given, rule = getattr(data, key), f"{limit} with `wmt14`, or left out"
+            require(given in (None, limit), key_name(f"data.{key}"), rule, given)
     trainings = {f"budget: {s}": budget.of(s) or {} for s in ("donor", "finetune", "scratch")}
     for section, options in trainings.items():
         unit = options.get("average-of", AVERAGE_OF[0])

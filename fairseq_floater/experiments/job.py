@@ -6,7 +6,7 @@ import datetime
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -41,6 +41,7 @@ class Step(NamedTuple):
     made_of: list[Any] | None = None  # recorded options; with others the result is made again
     log: Path | None = None  # takes the command's output; None for the run's log
     is_output: bool = False  # the command prints the result, which is kept whole or not at all
+    outdates: Sequence[Path] = ()  # files made of an earlier result
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,8 @@ class Job(ABC):
             return False
         if self.is_made(step):
             return False
+        for path in step.outdates:
+            path.unlink(missing_ok=True)
         log = step.log or self.log
         if step.is_output:
             write_whole(step.result, lambda part: self.command(step.argv, output=part, log=log))

@@ -95,7 +95,12 @@ class TranslationJob(Job):
         if made and raw is None and (given or wmt14 or not self._is_built_in):
             if not dry_run:
                 rehearsal = "--rehearsal" in self.request.preparation
-                check_data(self.data, self.settings, rehearsal=rehearsal)
+                data = self.experiment.config.data
+                # The split of a short-to-long experiment cleans the text itself.
+                is_ours = not given and self.experiment.config.s2l is None
+                names = ("max_len", "max_ratio", "normalization", "separator") if is_ours else ()
+                cleaning = {name: getattr(data, name) for name in names}
+                check_data(self.data, self.settings, cleaning, rehearsal=rehearsal)
             return
         if given and not wmt14:  # WMT14's data are made in that folder if it lacks them
             if dry_run:

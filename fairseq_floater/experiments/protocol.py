@@ -19,7 +19,7 @@ from fairseq_floater.evaluation.s2l.systems import token_counts
 from fairseq_floater.experiments.job import SCRIPTS, Step, Training, floater, python
 from fairseq_floater.experiments.launch import Launcher
 from fairseq_floater.experiments.preparation import RunRequest, TranslationJob
-from fairseq_floater.experiments.run_folder import RunFolder, write_validation
+from fairseq_floater.experiments.run_folder import MADE_OF_MODEL, RunFolder, write_validation
 from fairseq_floater.experiments.system import PLAIN, PLAIN_SIGNATURE
 from fairseq_floater.experiments.variants import Variant
 from fairseq_floater.position_encoders import signature
@@ -74,10 +74,10 @@ class Protocol(TranslationJob):
         return shlex.join(map(str, [*argv, *request.system.words()]))
 
     def steps(self) -> None:
+        options = self.check_options()
         self.experiment.check_average(self.request.system)
         # Fails before training if the tokenizer is not installed.
         bleu_metric(self.experiment.config.data.tokenize, self.settings["target"])
-        options = self.check_options()
         positions = None if self.request.system.encoder == PLAIN else options
         if positions is not None:
             self.signature = signature(positions)
@@ -200,8 +200,11 @@ class Protocol(TranslationJob):
         options = ["--inputs", self.path / "checkpoints", "--last", self.settings["average"]]
         options += ["--updates"] if self.settings["average_of"] == "updates" else []
         options += ["--output", self.path / "average.pt", "--force", "--json", result]
-        if self.make(Step(result, floater("average", *options))):
-            self.say(f"average of the last {self.settings['average']} checkpoints")
+        last = self.settings["average"]
+        made = [path for name in MADE_OF_MODEL for path in self.path.glob(name)]
+        outdated = [path for path in made if WARM_START_MARK not in path.name]
+        if self.make(Step(result, floater("average", *options), outdates=outdated)):
+            self.say(f"average of the last {last} checkpoint{'s' * (last != '1')}")
         if not self.launcher.dry_run:
             with self.folder.changing() as record:
                 # A donor that another run trained has no settings yet.
@@ -228,7 +231,9 @@ class Protocol(TranslationJob):
             if not result.is_file():
                 with self.folder.changing() as record:
                     record["arguments"][stage] = arguments
-        if self.make(Step(result, command, log=result.with_suffix(".log"), is_output=True)):
+        log, scores = result.with_suffix(".log"), name.replace("generate", "scores", 1)
+        outdated = [(self.path / scores).with_suffix(".json")]
+        if self.make(Step(result, command, log=log, is_output=True, outdates=outdated)):
             self.say(result.name)
 
     def _score(self, test: str) -> None:

@@ -30,8 +30,8 @@ from fairseq_floater.records import NUMBER, RECORD, read_json, write_json
 from fairseq_floater.requirements import cpu_name, versions
 
 # What is made of a trained model.
-_MADE_OF_MODEL = ("average.json", "generate.*", "losses.*", "scores.*")
-_REMOVE_THEM = "remove {}, {}, {} and {} there".format(*_MADE_OF_MODEL)
+MADE_OF_MODEL = ("average.json", "generate.*", "losses.*", "scores.*")
+_REMOVE_THEM = "remove {}, {}, {} and {} there".format(*MADE_OF_MODEL)
 # Stage -> prefix of its results. If the arguments of the stage change, all of these must be removed.
 _RESULTS = {"generate": "generate", "score-reference": "losses"}
 _SHAPE = {
@@ -124,7 +124,7 @@ class RunFolder:
         if size is not None and before != size:
             texts.append(f"{key} was {before} and is {size} now")
         elif may_end_later and changes.end_later():
-            if not any(path for name in _MADE_OF_MODEL for path in self.path.glob(name)):
+            if not any(path for name in MADE_OF_MODEL for path in self.path.glob(name)):
                 return True
             texts[-1] += f" (to train further, {_REMOVE_THEM})"
         if texts:
@@ -171,7 +171,7 @@ class RunFolder:
             if progress.get("iterations_in_epoch", 0):
                 raise CheckpointError(
                     f"{last} was saved within epoch {progress.get('epoch')} by {before}, not {now}: continue "
-                    f"with {before}, or replace the file by the checkpoint of a whole epoch."
+                    f"with {before}, or replace the file with a checkpoint that ended an epoch."
                 )
         return sentence
 
@@ -233,11 +233,16 @@ def write_validation(log: Path, output: Path) -> dict[str, Any]:
     return losses
 
 
-def check_data(folder: Path, settings: Mapping[str, str], *, rehearsal: bool) -> None:
+def check_data(
+    folder: Path, settings: Mapping[str, str], cleaning: Mapping[str, Any], *, rehearsal: bool
+) -> None:
     """Check that data match a run's ``settings``. In a rehearsal, WMT14's data must be a stand-in's.
 
+    ``cleaning`` has the parameters of ``floater prepare`` that the configuration sets, if it made the data.
+
     Raises:
-        ReportError: other languages, subwords or vocabulary; or another pair or kind of WMT14's data.
+        ReportError: other languages, subwords, vocabulary or cleaning; or another pair or kind of WMT14's
+            data.
     """
     made = read_json(folder / "summary.json", {"parameters?": dict}).get("parameters", {})
     names = (("src", "source"), ("tgt", "target"), ("bpe", "bpe"), ("vocab", "vocab"))
@@ -247,6 +252,12 @@ def check_data(folder: Path, settings: Mapping[str, str], *, rehearsal: bool) ->
         if value is not None and str(value) != settings[key]:
             raise ReportError(
                 f"{folder} was made with {parameter} {value}, not {settings[key] or 'a given model'}."
+            )
+    for parameter, wanted in cleaning.items():
+        if wanted is not None and made.get(parameter, wanted) != wanted:
+            raise ReportError(
+                f"{folder} was made with {parameter} {made[parameter]}, not {wanted}: pass --raw with "
+                f"another --work, or remove {folder}."
             )
     if settings["wmt14"]:
         recipe = read_json(folder / "wmt14.json", {"pair": str, "rehearsal": bool})

@@ -260,7 +260,8 @@ def system_from_words(words: str) -> System:
     add_system_options(parser)
     try:
         before, _, options = words.partition(" -- ")
-        args, unknown = parser.parse_known_args([*before.split(), f"--model-options={options}"])
+        argv = [*before.split(), *([f"--model-options={options}"] if options else [])]
+        args, unknown = parser.parse_known_args(argv)
     except (argparse.ArgumentError, ValueError) as error:
         raise UsageError(f"The system {words!r} cannot be read: {error}.") from None
     if unknown:

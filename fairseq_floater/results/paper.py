@@ -143,7 +143,7 @@ class PaperTables:
         runs = list({one.run.name: one for cell in cells for one in cell.runs}.values())
         if any("*" in cell.format(name) for cell in cells for name in _METRICS):
             lines.append(
-                "Starred: on another test set than newstest2014, not comparable with the paper."
+                "Starred: scored on a test set other than newstest2014, so not comparable with the paper."
             )
         metrics = [(name, run.metric(name, test)) for name in _METRICS for run, test in runs]
         lines += sorted({f"{name}: {metric['signature']}" for name, metric in metrics if metric})

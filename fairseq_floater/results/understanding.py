@@ -154,8 +154,8 @@ class UnderstandingTables:
         )
         if any(cell.scores and not cell.is_papers_set for cell in self.cells.values()):
             lines.append(
-                "Starred: on another number of examples than the published set, not comparable with the "
-                "paper."
+                "Starred: the number of examples differs from the published set's, so not comparable with "
+                "the paper."
             )
         lines += [f"{name}: {text}" for name, text in self.updates.items()]
         lines += [f"Not in a table: {run}: {why}" for run, why in self.outside]

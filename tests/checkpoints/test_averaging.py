@@ -146,6 +146,9 @@ def test_an_update_that_ends_an_epoch_counts_where_it_is_of_the_interval(tmp_pat
         torch.save(state, path)
     report = average([tmp_path], tmp_path / "a.pt", last=3, updates=True)
     assert [i["num_updates"] for i in report.inputs] == [500, 1000, 1500]
+    (tmp_path / "checkpoint_2_1000.pt").unlink()
+    with pytest.raises(CheckpointError, match="no checkpoint between updates 500 and 1500"):
+        average([tmp_path], tmp_path / "b.pt", last=2, updates=True)
 
 
 def test_frequencies_of_shared_words_are_counted_once(tmp_path):

@@ -98,6 +98,10 @@ def write(tmp_path, change):
             "`generation: beam` must be a whole number above",
         ),
         (lambda c: c["data"].update(wmt14="en-fr"), "`data: wmt14` must be en-de, as `languages`"),
+        (
+            lambda c: c["data"].update(wmt14="en-de", max_len=9),
+            "`data: max-len` must be 250 with",
+        ),
         (lambda c: c["data"].update(subwords="none"), "`data: vocab` must be left out with"),
         (
             lambda c: c["data"].update(subwords="bpe", vocab=None),

@@ -227,9 +227,9 @@ def data(folder, *, pair="en-de", rehearsal=False, **parameters):
 
 
 def test_data_are_what_the_configuration_describes(tmp_path):
-    check_data(data(tmp_path), SETTINGS, rehearsal=False)
-    check_data(data(tmp_path, rehearsal=True), SETTINGS, rehearsal=True)
-    check_data(data(tmp_path, vocab=None), SETTINGS, rehearsal=False)  # from a ready model
+    check_data(data(tmp_path), SETTINGS, {}, rehearsal=False)
+    check_data(data(tmp_path, rehearsal=True), SETTINGS, {}, rehearsal=True)
+    check_data(data(tmp_path, vocab=None), SETTINGS, {}, rehearsal=False)  # from a ready model
     for changes, message in (
         ({"bpe": "sentencepiece"}, "was made with bpe sentencepiece, not subword-nmt"),
         ({"vocab": 32000}, "was made with vocab 32000, not 40000"),
@@ -237,9 +237,13 @@ def test_data_are_what_the_configuration_describes(tmp_path):
         ({"pair": "en-fr"}, "holds WMT14's en-fr"),
     ):
         with pytest.raises(ReportError, match=message):
-            check_data(data(tmp_path, **changes), SETTINGS, rehearsal=False)
+            check_data(data(tmp_path, **changes), SETTINGS, {}, rehearsal=False)
+    cleaned, cleaning = data(tmp_path, max_len=80, max_ratio=3.0), {"max_len": 80, "max_ratio": 3}
+    check_data(cleaned, SETTINGS, {**cleaning, "separator": None}, rehearsal=False)
+    with pytest.raises(ReportError, match="max_len 80, not 60: pass --raw"):
+        check_data(cleaned, SETTINGS, {**cleaning, "max_len": 60}, rehearsal=False)
     with pytest.raises(ReportError, match="made with vocab 8000, not a given model"):
-        check_data(data(tmp_path, vocab=8000), {**SETTINGS, "vocab": ""}, rehearsal=False)
+        check_data(data(tmp_path, vocab=8000), {**SETTINGS, "vocab": ""}, {}, rehearsal=False)
 
 
 def test_the_loss_before_the_first_update_is_read_from_fairseqs_log(tmp_path):

@@ -100,6 +100,9 @@ def test_runs_have_names_of_their_own():
 def test_options_of_a_run_reach_its_name_its_arguments_and_its_record():
     run = system_from_words("--encoder rnn -- --rnn-layers 2 --rnn-input vector")
     assert run.name == "rnn-all-qkv-rnn-layers_2-rnn-input_vector"
+    assert system_from_words("--encoder rnn --model-options=--rnn-layers=2").options == (
+        "--rnn-layers=2",
+    )
     words = Experiment(ROOT / "configs" / "numbers_en_de.yaml").arguments("finetune", run, seed=7)
     assert value(words, "--rnn-layers") == "2"
     assert value(words, "--seed") == "7"

@@ -174,7 +174,7 @@ def test_another_test_set_than_the_papers_is_starred(tmp_path):
     save_run(tmp_path / "run", sentences=500)
     tables = collect_paper_tables(tmp_path)
     assert line(tables, "| all | floater | sacrebleu")[3] == "28.6 / 27.00 *"
-    assert "Starred: on another test set than newstest2014" in tables.format_text()
+    assert "Starred: scored on a test set other than newstest2014" in tables.format_text()
 
 
 def test_table_6_has_bleu_and_parameters(tmp_path):

@@ -69,7 +69,7 @@ def test_race_and_squad_have_a_number_a_column(tmp_path):
     assert "| large | floater | 83.3 / 83.00 | 87.1 / 87.00 | 81.7 / 81.00 |" in text
     squad = "| large | floater | 88.9 / - | 94.6 / - | 86.6 / 85.00 * | 89.5 / 88.00 * |"
     assert f"{squad} 86.6 / 86.00 * | 89.5 / 89.00 * |" in text
-    assert "Starred: on another number of examples than the published set" in text
+    assert "Starred: the number of examples differs from the published set" in text
 
 
 def test_systems_and_sizes_that_the_paper_has_not(tmp_path):

@@ -12,7 +12,7 @@ from fairseq_floater.data.prepare_options import cores
 from fairseq_floater.data.products import Origin, is_made
 from fairseq_floater.data.subwords import SUBWORDS
 from fairseq_floater.data.wmt14.corpora import COUNTS, assemble
-from fairseq_floater.data.wmt14.sources import RECIPES, Archive, Recipe, listed, mirror
+from fairseq_floater.data.wmt14.sources import LIMITS, RECIPES, Archive, Recipe, listed, mirror
 from fairseq_floater.errors import say
 from fairseq_floater.files import naming
 from fairseq_floater.records import read_json, write_json
@@ -141,8 +141,7 @@ def _prepare_text(args: argparse.Namespace) -> None:
         tgt=RECIPES[args.pair].target,
         bpe=args.bpe,
         vocab=args.vocab,
-        max_len=250,
-        max_ratio=1.5,
+        **LIMITS,
         character_coverage=1.0,
         workers=args.workers,
         force=args.force,

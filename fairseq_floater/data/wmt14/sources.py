@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _SITE = "https://www.statmt.org"
 
@@ -117,6 +118,8 @@ def _newstest2014(pair: str) -> Corpus:
     return Corpus("newstest2014", _NEWSTEST2014, member, 3003)
 
 
+# Longest side of a training pair in subwords; longer side / shorter side, at most.
+LIMITS: dict[str, Any] = {"max_len": 250, "max_ratio": 1.5}
 RECIPES = {
     "en-de": Recipe(
         target="de",

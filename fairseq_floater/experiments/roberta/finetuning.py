@@ -138,11 +138,8 @@ class FineTuning(RobertaJob):
         checkpoint = self.path / "checkpoints" / chosen
         options = ["--task", self.kind.family, "--split", split]
         command = floater("predict", checkpoint, self.data, result, *options)
-        step = Step(result, command, made_of=[chosen])
-        if not self.launcher.dry_run and not self.is_made(step):
-            # Existing scores are those of other predictions.
-            self._result("scores", split, "json").unlink(missing_ok=True)
-        if self.make(step):
+        scores = self._result("scores", split, "json")
+        if self.make(Step(result, command, made_of=[chosen], outdates=[scores])):
             self.say(result.name)
 
     def _score(self, split: str) -> None:
