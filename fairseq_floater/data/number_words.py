@@ -165,7 +165,8 @@ def _write_files(
                 raise TextDataError(f"{path} has other content; {hint}.")
         write_json(work / MANIFEST, sorted({*ours, *files}))
         (out_dir / MANIFEST).unlink(missing_ok=True)
-        for name in parts:
+        # Files of another language would no longer match the new ones.
+        for name in {*parts, *(ours if overwrite else ())}:
             if name in files:
                 (work / name).replace(out_dir / name)
             else:

@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--bpe", choices=SUBWORDS, default="sentencepiece", help=text)
     text = "drop train and valid pairs above N subwords on a side (250; 0 = keep)"
     add("--max-len", type=_limit, default=250, metavar="N", help=text)
-    text = "drop train and valid pairs with one side R times the other (0 = keep)"
+    text = "drop train and valid pairs with one side more than R times the other (0 = keep)"
     add("--max-ratio", type=_ratio, default=0.0, metavar="R", help=text)
     text = "share of characters that the subwords cover (1.0)"
     add("--character-coverage", type=share, default=1.0, metavar="C", help=text)

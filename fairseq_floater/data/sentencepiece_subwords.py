@@ -56,7 +56,7 @@ def train_subword(
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=map(_plain_spaces, itertools.chain.from_iterable(sample)),
+            sentence_iterator=map(plain_spaces, itertools.chain.from_iterable(sample)),
             normalization_rule_name=normalization or NORMALIZATIONS[0],
             model_writer=model,
             model_type="bpe",
@@ -102,14 +102,14 @@ class Segmenter:
     ) -> Iterator[tuple[list[str], list[str]]]:
         """Yield the subwords of both sides; ``test`` sentences are cut like all others."""
         sides = [
-            self.model.encode([*map(_plain_spaces, side)], out_type=str, num_threads=self.threads)
+            self.model.encode([*map(plain_spaces, side)], out_type=str, num_threads=self.threads)
             for side in zip(*batch)
         ]
         return zip(*([without_symbols(pieces) for pieces in side] for side in sides))
 
     def warn_of_changes(self, name: str, references: Sequence[str]) -> None:
         """Warn if the model cannot write many of the references: it changes or lacks characters."""
-        texts: list[str] = self.model.decode(self.model.encode([*map(_plain_spaces, references)]))
+        texts: list[str] = self.model.decode(self.model.encode([*map(plain_spaces, references)]))
         pairs = zip(references, texts, strict=True)
         changed = [(line, text) for line, text in pairs if line.split() != text.split()]
         if len(changed) > _FEW_CHANGED * len(references):
@@ -121,7 +121,8 @@ class Segmenter:
             )
 
 
-def _plain_spaces(line: str) -> str:
+def plain_spaces(line: str) -> str:
+    """Make every space of Unicode a plain one, since fairseq splits at each."""
     return _OTHER_SPACES.sub(" ", line)
 
 

@@ -31,7 +31,8 @@ def add_score(verbs: Any) -> None:
         "and --lines then have one line a sentence"
     )
     add("--documents", metavar="SYMBOL", help=text)
-    add("--test-set", metavar="NAME", help="a label; of wmt14/full and wmt14 the lines are counted")
+    text = "a label for the signatures; for wmt14 and wmt14/full the number of lines is checked"
+    add("--test-set", metavar="NAME", help=text)
     text = "scores of another metric (COMET), one a line in the order of the references"
     add("--scores", dest="scores_path", metavar="FILE", help=text)
     text = "write the hypotheses to FILE, one a line in the order of the references"

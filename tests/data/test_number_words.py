@@ -130,6 +130,8 @@ def test_other_content_is_kept_unless_overwritten(tmp_path: Path) -> None:
     names = {f"{split}.{lang}" for split in SPLITS[:3] for lang in ("en", "de")}
     assert set(contents(tmp_path)) == {*names, MANIFEST, "notes.txt"}
     assert len(lines(tmp_path, "train.en")) == 200
+    write_numbers(tmp_path, **{**other, "target_language": "fr"}, overwrite=True)
+    assert not (tmp_path / "train.de").exists()
 
 
 def test_text_that_floater_did_not_make_is_never_overwritten(tmp_path: Path) -> None:

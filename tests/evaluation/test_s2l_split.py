@@ -8,9 +8,11 @@ import sentencepiece
 from prepared_text import text_lines as lines
 from split_text import line, options, write_sides
 
+from fairseq_floater.data import sentencepiece_subwords
 from fairseq_floater.data.number_words import write_numbers
 from fairseq_floater.data.parallel_text import TextDataError
 from fairseq_floater.errors import UsageError
+from fairseq_floater.evaluation.s2l import split as s2l_split
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
 from fairseq_floater.evaluation.s2l.repeats import NGRAM, overlap
 from fairseq_floater.evaluation.s2l.split import _Splitter, split
@@ -121,7 +123,7 @@ def test_overlap_with_the_training_text_is_told_by_side(raw, tmp_path):
     assert set(report.overlap["target"]["test"].values()) == {1 / 3}
 
 
-def test_the_subword_model_is_learned_on_short_pairs_only(tmp_path):
+def test_the_subword_model_is_learned_on_short_pairs_only(tmp_path, monkeypatch):
     sizes = {"train": 400, "valid": 30, "test": 40, "test_long": 150}
     write_numbers(tmp_path / "raw", **sizes, long_numbers_per_line=(5, 9))
     # Greek letters stand in long training pairs only.
@@ -140,6 +142,11 @@ def test_the_subword_model_is_learned_on_short_pairs_only(tmp_path):
     assert found == [o.source_tokens for o in origins]
     assert min(found) >= 30
     assert "learned on the short part" in report.tokens_of
+    # Long pairs do not shrink the sample that is learned from.
+    for module in (s2l_split, sentencepiece_subwords):
+        monkeypatch.setattr(module, "SUBWORD_PAIRS", 400)
+    split(tmp_path / "raw", tmp_path / "cap", SplitOptions("en", "de", edges=(30, 40), vocab=120))
+    assert (tmp_path / "cap" / "spm.model").read_bytes() == (out / "spm.model").read_bytes()
     # The same model given, the same lengths, and nothing left out for having been seen.
     given = SplitOptions("en", "de", edges=(30, 40), spm_model=out / "spm.model")
     again = split(tmp_path / "raw", tmp_path / "again", given)
@@ -158,7 +165,7 @@ def test_long_pairs_that_the_model_was_learned_on_are_left_out(tmp_path, monkeyp
             return [[side.split() * self.times for side in pair] for pair in batch]
 
     def learn(splitter, name, short, lines):
-        seen[name] = [len(source.split()) for source, _ in short]
+        seen[name] = [len(source.split()) for source, _ in short()]
         (splitter.work / name).touch()
         return Model(1 + (name == "spm.model"))
 

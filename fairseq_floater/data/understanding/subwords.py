@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from fairseq_floater.data.parallel_text import TextDataError
-from fairseq_floater.data.sentencepiece_subwords import FAIRSEQ_SYMBOLS, load_model, without_symbols
+from fairseq_floater.data.sentencepiece_subwords import (
+    FAIRSEQ_SYMBOLS,
+    load_model,
+    plain_spaces,
+    without_symbols,
+)
 from fairseq_floater.records import read_json
 
 FOLDER = "bpe"
@@ -108,7 +113,7 @@ class SentencepieceSubwords(Subwords):
         self._model = load_model(self.files[0])
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[str]]:
-        pieces = self._model.encode(list(lines), out_type=str)
+        pieces = self._model.encode([*map(plain_spaces, lines)], out_type=str)
         return [without_symbols(line, _SYMBOLS) for line in pieces]
 
     def encode_with_offsets(self, text: str) -> Encoded:
@@ -120,7 +125,7 @@ class SentencepieceSubwords(Subwords):
         return Encoded(subwords, spans)
 
     def _pieces(self, text: str) -> list[tuple[str, int, int]]:
-        older = getattr(self._model, "encode_as_immutable_proto", None)
+        text, older = plain_spaces(text), getattr(self._model, "encode_as_immutable_proto", None)
         if older is not None:
             return [(piece.piece, piece.begin, piece.end) for piece in older(text).pieces]
         # sentencepiece 0.2.3 has another name for the same, and refuses the older one.

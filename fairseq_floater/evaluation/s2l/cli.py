@@ -58,7 +58,7 @@ def _add_split(parts: Any) -> None:
     group.add_argument("--subwords", choices=(WORDS,), help="none: words are counted")
     text = "leave out pairs with more tokens on a side (1000)"
     add("--max-len", type=positive, default=1000, metavar="N", help=text)
-    add("--max-per-bin", type=positive, metavar="N", help="at most N test pairs, evenly drawn")
+    add("--max-per-bin", type=positive, metavar="N", help="at most N test pairs, a random sample")
     add("--seed", type=int, default=1, help="random seed of the sample (1)")
     add("--character-coverage", type=share, default=1.0, metavar="SHARE")
     add("--normalization", choices=NORMALIZATIONS, help="as for floater prepare")

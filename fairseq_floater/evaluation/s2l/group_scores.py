@@ -61,7 +61,7 @@ class GroupScorer:
 
     Args:
         target: the language of the references, which are in the folder ``references``.
-        length: text that says in what lengths are counted.
+        length: text that says what lengths are counted in.
         baseline: the system to compare all others with, by paired bootstrap.
         length_limit: (a, b) of ``--max-len-a`` and ``--max-len-b``. Hypotheses of a * source + b
             tokens or more count as cut off; as in fairseq, the source's end symbol counts. A lower

@@ -85,7 +85,7 @@ class SplitOptions:
         separator: a word that stays one subword if a model is learned.
         normalization: of the model that is learned; None: sentencepiece's default.
         max_len: pairs with more tokens on a side are left out.
-        max_per_bin: size of the even sample of test pairs in each bin, drawn with ``seed``; None: all pairs.
+        max_per_bin: the most test pairs in a bin, a random sample drawn with ``seed``; None: all pairs.
     """
 
     source: str

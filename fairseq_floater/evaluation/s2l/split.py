@@ -13,8 +13,9 @@ import itertools
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from fairseq_floater.data.parallel_text import (
 )
 from fairseq_floater.data.pieces import check_pieces, join_pieces
 from fairseq_floater.data.products import Origin, files_in, is_made, refuse_foreign, work_folder
-from fairseq_floater.data.sentencepiece_subwords import Segmenter, train_subword
+from fairseq_floater.data.sentencepiece_subwords import SUBWORD_PAIRS, Segmenter, train_subword
 from fairseq_floater.errors import UsageError, say
 from fairseq_floater.evaluation.s2l.options import Bins, SplitOptions
 from fairseq_floater.evaluation.s2l.repeats import first_occurrences, overlap
@@ -103,9 +104,9 @@ class _Splitter:
         tokens_of = "the encoded text" if options.encoded else "the text, its words"
         if options.vocab is not None:
             name = "provisional.model"
-            self.provisional = self._learn(name, self._short_in_words(), lines["train"])
+            self.provisional = self._learn(name, self._short_in_words, lines["train"])
             (self.work / name).unlink()
-            short = self._short_in_tokens(self.provisional)
+            short = partial(self._short_in_tokens, self.provisional)
             self.final = self._learn("spm.model", short, lines["train"])
             tokens_of = f"spm.model, {len(self.final.model)} pieces, learned on the short part"
         elif options.spm_model is not None:
@@ -132,8 +133,11 @@ class _Splitter:
     def _read(self, split: str) -> _Pairs:
         return read_pairs(self.raw_dir, split, *self.langs)
 
-    def _learn(self, name: str, short: _Pairs, lines: int) -> Segmenter:
-        first = list(itertools.islice(short, 1))
+    def _learn(self, name: str, short: Callable[[], _Pairs], lines: int) -> Segmenter:
+        if lines > SUBWORD_PAIRS:  # a sample may be learned from, so count them
+            lines = sum(1 for _ in progress(short(), "count"))
+        pairs = short()
+        first = list(itertools.islice(pairs, 1))
         if not first:
             raise TextDataError(
                 f"{self.raw_dir} has no training pair of fewer than {self.bins.threshold} source "
@@ -141,7 +145,7 @@ class _Splitter:
             )
         say(f"Learning {self.options.vocab} subwords on short training pairs ({name}).")
         train_subword(
-            progress(itertools.chain(first, short), "learn"),
+            progress(itertools.chain(first, pairs), "learn"),
             lines,
             self.work / name,
             vocab_size=self.options.vocab or 0,

@@ -50,7 +50,7 @@ class HeldOut:
 
     With a limit, a bin is filled from the test files first, then from valid, then from train: long
     pairs of documents that the model was trained on are easier than those of unseen documents. If
-    one kind of file has more pairs than the bin has room for, an even sample of them is kept
+    one kind of file has more pairs than the bin has room for, a random sample of them is kept
     (reservoir sampling). Pairs keep their order.
     """
 
