@@ -74,10 +74,10 @@ class Protocol(TranslationJob):
         return shlex.join(map(str, [*argv, *request.system.words()]))
 
     def steps(self) -> None:
-        options = self.check_options()
         self.experiment.check_average(self.request.system)
         # Fails before training if the tokenizer is not installed.
         bleu_metric(self.experiment.config.data.tokenize, self.settings["target"])
+        options = self.check_options()
         positions = None if self.request.system.encoder == PLAIN else options
         if positions is not None:
             self.signature = signature(positions)

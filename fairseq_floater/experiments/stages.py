@@ -214,6 +214,8 @@ class Experiment(ConfiguredExperiment):
                     f"{self.path}: `average-of: updates` of {system.stage} needs "
                     "`save-interval-updates`, which is not set."
                 )
+            if not (isinstance(updates or 0, int) and isinstance(interval, int)):
+                return  # `check_options` refuses them in fairseq's words
             if updates and updates % interval:
                 raise ConfigError(
                     f"{self.path}: `max-update` of {system.stage} must be a multiple of "

@@ -78,6 +78,7 @@ def test_an_average_of_updates_needs_one_epoch(tmp_path):
         ("finetune: {average-of: updates, max-update: 18", "`save-interval-updates`, which is not"),
         ("finetune: {max-update: 18", "`max-update` of finetune needs `average-of: updates`"),
         ("finetune: {save-interval: 2", "`save-interval` of finetune needs `average-of: updates`"),
+        (f"{UPDATES}, max-update: '1,8'", "max-update.*1,8"),
     ],
 )  # fmt: skip
 def test_updates_that_cannot_be_averaged_cost_no_training(tmp_path, section, message):

@@ -49,7 +49,7 @@ def read_questions(path: Path, dictionary: Dictionary) -> list[EncodedQuestion]:
     """Read a split of prepared SQuAD (``floater squad prepare``)."""
 
     def encoded(subwords: str) -> np.ndarray:
-        # Split at spaces alone: sentencepiece leaves other white space, such as U+0085, inside its pieces.
+        # Split at spaces alone: data of 1.2.0 hold other white space, such as U+0085, inside subwords.
         symbols = subwords.split(" ") if subwords else []
         return np.array([dictionary.index(symbol) for symbol in symbols], dtype=np.int64)
 
